@@ -196,6 +196,8 @@ impl Error {
 
     /// Everything that is known, one fact a line: for logs and `--verbose`.
     pub fn report(&self) -> String {
+        use std::fmt::Write as _;
+
         let mut text = format!(
             "{}\n  kind: {}\n  operation: {}",
             self.inner.message,
@@ -203,15 +205,15 @@ impl Error {
             self.inner.operation
         );
         for (name, value) in &self.inner.context {
-            text.push_str(&format!("\n  {name}: {value}"));
+            let _ = write!(text, "\n  {name}: {value}");
         }
         let mut cause = self.source();
         while let Some(current) = cause {
-            text.push_str(&format!("\n  cause: {current}"));
+            let _ = write!(text, "\n  cause: {current}");
             cause = current.source();
         }
         if let Some(hint) = &self.inner.hint {
-            text.push_str(&format!("\n  hint: {hint}"));
+            let _ = write!(text, "\n  hint: {hint}");
         }
         text
     }
