@@ -1,1 +1,32 @@
-//! x
+//! The embedded sandbox: namespaces, an overlay root and a pid 1 of our own, without a daemon, a
+//! container engine or root rights.
+//!
+//! [`LocalProvider`] is the provider. A program that uses it calls [`run_if_asked`] first thing in `main`,
+//! because the program itself is started again as pid 1 of each sandbox. `ARCHITECTURE.md` tells the
+//! order of start-up; the threat model says what is promised and what is not.
+
+mod capabilities;
+mod cgroup;
+mod config;
+mod execution;
+mod files;
+mod identity;
+mod init;
+mod launch;
+mod link;
+mod plan;
+mod protocol;
+mod provider;
+mod record;
+mod sandbox;
+mod store;
+mod syscall;
+mod toolchain;
+mod tree;
+mod watched;
+
+pub use config::LocalConfig;
+pub use init::run_if_asked;
+pub use provider::LocalProvider;
+pub use store::SweepReport;
+pub use toolchain::TOOLCHAIN_VARIABLES;

@@ -10,6 +10,7 @@ mod deadline;
 mod error;
 mod id;
 mod limits;
+mod path;
 mod quantity;
 mod receipt;
 mod sandbox;
@@ -21,6 +22,7 @@ pub use deadline::Deadline;
 pub use error::{Error, ErrorKind, Result, Retry};
 pub use id::{AttemptName, ExecutionId, Label, Labels, SandboxId, TemplateId};
 pub use limits::ResourceLimits;
+pub use path::BytePath;
 pub use quantity::{ByteOffset, ByteSize, CpuQuota, Span};
 pub use receipt::{Receipt, ReceiptOutcome};
 pub use sandbox::{

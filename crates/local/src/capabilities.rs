@@ -1,0 +1,34 @@
+//! What the embedded provider can do on this host, as this user.
+
+use leasehold_provider::{Capabilities, Capability};
+
+use crate::{cgroup, identity};
+
+/// Abilities that need nothing but namespaces.
+const ALWAYS: &[Capability] = &[
+    Capability::HostWorkspace,
+    Capability::Terminal,
+    Capability::Stdin,
+    Capability::SeparateStreams,
+    Capability::Signals,
+    Capability::TreeKill,
+    Capability::StopStart,
+    Capability::Expiry,
+    Capability::IdleStop,
+    Capability::ProcessLimit,
+    Capability::DiskLimit,
+    Capability::NetworkNone,
+    Capability::Connect,
+];
+
+/// Measures the abilities.
+pub(crate) fn measure() -> Capabilities {
+    let mut found: Vec<Capability> = ALWAYS.to_vec();
+    if cgroup::is_available() {
+        found.extend([Capability::MemoryLimit, Capability::CpuLimit, Capability::Pause]);
+    }
+    if rustix::process::geteuid().is_root() || identity::has_subordinate_ids() {
+        found.push(Capability::OtherUsers);
+    }
+    found.into_iter().collect()
+}

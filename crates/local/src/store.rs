@@ -1,0 +1,266 @@
+//! The data directory: one directory a sandbox, and locks that tell who lives.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use leasehold_model::{Error, ErrorKind, Result, SandboxId, SandboxState};
+use rustix::fs::FlockOperation;
+
+use crate::record::Record;
+use crate::tree::remove_tree;
+
+/// The directories that a sandbox on the host's own files starts from, with their modes.
+const SKELETON: &[(&str, u32)] = &[
+    ("dev", 0o755),
+    ("etc", 0o755),
+    ("home", 0o755),
+    ("mnt", 0o755),
+    ("opt", 0o755),
+    ("proc", 0o555),
+    ("root", 0o700),
+    ("run", 0o755),
+    ("srv", 0o755),
+    ("sys", 0o555),
+    ("tmp", 0o1777),
+    ("usr", 0o755),
+    ("var", 0o755),
+    ("var/cache", 0o755),
+    ("var/lib", 0o755),
+    ("var/log", 0o755),
+    ("var/tmp", 0o1777),
+];
+
+/// The data directory of one user.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    root: PathBuf,
+}
+
+/// What a sweep did.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct SweepReport {
+    /// Sandboxes whose remains were removed, with the reason.
+    pub removed: Vec<(String, &'static str)>,
+    /// Sandboxes whose changes were kept because nobody had decided about them.
+    pub kept_changes: Vec<String>,
+    /// What could not be understood or removed; it is left as it is.
+    pub unexplained: Vec<String>,
+}
+
+fn cannot(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let message = format!("cannot {what} {}", path.display());
+    move |error| Error::io("store", message, error)
+}
+
+fn make_private(path: &Path) -> Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| {
+        cannot("make the directory", path)(error)
+            .with_hint("set LEASEHOLD_DATA_DIR to a directory that you can write")
+    })
+}
+
+impl Store {
+    /// Opens the directory, making what is missing.
+    pub(crate) fn open(root: &Path) -> Result<Self> {
+        let store = Self { root: root.to_path_buf() };
+        for part in ["sandboxes", "changes", "templates"] {
+            let path = store.root.join(part);
+            if !path.is_dir() {
+                make_private(&path)?;
+            }
+        }
+        let root = fs::canonicalize(root).map_err(cannot("resolve", root))?;
+        let store = Self { root };
+        store.make_skeleton()?;
+        Ok(store)
+    }
+
+    fn make_skeleton(&self) -> Result<()> {
+        let skeleton = self.skeleton();
+        if skeleton.is_dir() {
+            return Ok(());
+        }
+        // Made aside and renamed, so that nobody ever sees half of it.
+        let scratch = self.root.join(format!(".skeleton-{}", std::process::id()));
+        for (path, mode) in std::iter::once(&("", 0o755)).chain(SKELETON) {
+            let path = scratch.join(path);
+            fs::create_dir_all(&path).map_err(cannot("make the directory", &path))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(*mode))
+                .map_err(cannot("set the mode of", &path))?;
+        }
+        match fs::rename(&scratch, &skeleton) {
+            Err(error) if !skeleton.is_dir() => Err(cannot("make", &skeleton)(error)),
+            Err(_) => remove_tree(&scratch).map_err(cannot("remove", &scratch)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// The data directory itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The tree that a sandbox on the host's own files starts from. Its name changes with its content.
+    pub(crate) fn skeleton(&self) -> PathBuf {
+        self.root.join("skeleton-1")
+    }
+
+    /// Where sandboxes are.
+    pub(crate) fn sandbox(&self, id: &SandboxId) -> PathBuf {
+        self.root.join("sandboxes").join(id.as_str())
+    }
+
+    /// Where templates are.
+    pub(crate) fn template(&self, id: &str) -> PathBuf {
+        self.root.join("templates").join(id)
+    }
+
+    /// Where the changes that a finished sandbox left are kept.
+    pub(crate) fn changes(&self) -> PathBuf {
+        self.root.join("changes")
+    }
+
+    /// Makes the directory of a new sandbox with its record, and takes its lock.
+    pub(crate) fn create(&self, record: &Record) -> Result<OwnedFd> {
+        let path = self.sandbox(&record.id);
+        // A sweep that runs at this moment must not take the new directory for remains.
+        let guard = self.lock_sandboxes(FlockOperation::LockShared)?;
+        fs::DirBuilder::new().mode(0o700).create(&path).map_err(cannot("make the directory", &path))?;
+        let lock = try_lock(&path)?.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Conflict,
+                "store",
+                format!("the new directory {} is in use", path.display()),
+            )
+        })?;
+        drop(guard);
+        record.save(&path)?;
+        Ok(lock)
+    }
+
+    fn lock_sandboxes(&self, operation: FlockOperation) -> Result<File> {
+        let path = self.root.join("sandboxes");
+        let directory = File::open(&path).map_err(cannot("open", &path))?;
+        rustix::fs::flock(&directory, operation).map_err(io::Error::from).map_err(cannot("lock", &path))?;
+        Ok(directory)
+    }
+
+    /// Every record, with whether pid 1 lives. Records that can't be read are left out here; the sweep
+    /// tells of them.
+    pub(crate) fn records(&self) -> Result<Vec<(Record, bool)>> {
+        let mut records = Vec::new();
+        for path in self.directories()? {
+            if let Ok(Some(record)) = Record::load(&path) {
+                let lives = lives(&path);
+                records.push((record, lives));
+            }
+        }
+        records.sort_by(|(left, _), (right, _)| left.created_at.cmp(&right.created_at));
+        Ok(records)
+    }
+
+    fn directories(&self) -> Result<Vec<PathBuf>> {
+        let path = self.root.join("sandboxes");
+        let entries = fs::read_dir(&path).map_err(cannot("list", &path))?;
+        Ok(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect())
+    }
+
+    /// Removes what dead sandboxes left: those bound to a creator that is gone, expired ones, and
+    /// creations that were interrupted. Undecided changes are kept. One failure stops nothing.
+    pub(crate) fn sweep(&self) -> Result<SweepReport> {
+        let mut report = SweepReport::default();
+        for path in self.directories()? {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if let Err(error) = self.sweep_one(&path, &name, &mut report) {
+                report.unexplained.push(format!("{name}: {error}"));
+            }
+        }
+        Ok(report)
+    }
+
+    fn sweep_one(&self, path: &Path, name: &str, report: &mut SweepReport) -> Result<()> {
+        // The lock of the whole directory is held only to learn that nobody is making this one.
+        let guard = self.lock_sandboxes(FlockOperation::LockExclusive)?;
+        let Some(lock) = try_lock(path)? else {
+            return Ok(());
+        };
+        drop(guard);
+        let Some(mut record) = Record::load(path)? else {
+            report.removed.push((name.to_owned(), "its creation was interrupted"));
+            return self.remove(path, lock);
+        };
+        if record.is_expired() {
+            report.removed.push((name.to_owned(), "it expired"));
+        } else if record.bound_to_creator {
+            if self.keep_changes(&record)? {
+                report.kept_changes.push(name.to_owned());
+            }
+            report.removed.push((name.to_owned(), "its creator is gone"));
+        } else if record.state == SandboxState::Creating || record.state == SandboxState::Destroying {
+            report.removed.push((name.to_owned(), "its creation or removal was interrupted"));
+        } else {
+            if matches!(record.state, SandboxState::Running | SandboxState::Paused) {
+                record.state = SandboxState::Stopped;
+                record.save(path)?;
+            }
+            return Ok(());
+        }
+        self.remove(path, lock)
+    }
+
+    /// Removes a sandbox's directory and cgroups; the lock goes last.
+    pub(crate) fn remove(&self, path: &Path, lock: OwnedFd) -> Result<()> {
+        if let Some(id) = path.file_name().and_then(|name| name.to_str()) {
+            crate::cgroup::remove(id);
+        }
+        remove_tree(path).map_err(cannot("remove", path))?;
+        drop(lock);
+        Ok(())
+    }
+
+    /// Moves the workspace layer of a sandbox that is going away to the kept changes, when it holds
+    /// any. `true` when it did.
+    pub(crate) fn keep_changes(&self, record: &Record) -> Result<bool> {
+        let path = self.sandbox(&record.id);
+        let upper = path.join("workspace/upper");
+        let is_empty = fs::read_dir(&upper).map_or(true, |mut entries| entries.next().is_none());
+        let from_host = record.workspace.as_ref().is_some_and(|workspace| workspace.source.is_some());
+        if is_empty || !from_host {
+            return Ok(false);
+        }
+        let kept = self.changes().join(record.id.as_str());
+        make_private(&kept)?;
+        record.save(&kept)?;
+        let target = kept.join("upper");
+        fs::rename(&upper, &target).map_err(cannot("keep the changes in", &target))?;
+        Ok(true)
+    }
+}
+
+/// Takes the lock of a sandbox's directory. `None` while its pid 1 or its creator holds it.
+pub(crate) fn try_lock(directory: &Path) -> Result<Option<OwnedFd>> {
+    let path = directory.join("lock");
+    let file = File::options()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(cannot("open the lock", &path))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file.into())),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(cannot("lock", &path)(error.into())),
+    }
+}
+
+/// Whether somebody holds the lock of a sandbox's directory.
+pub(crate) fn lives(directory: &Path) -> bool {
+    let Ok(file) = File::open(directory.join("lock")) else {
+        return false;
+    };
+    // A shared lock that is let go at once: two askers don't see each other.
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+}
