@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use leasehold_model::{
-    BytePath, Error, ErrorKind, ExposureAccess, NetworkPolicy, Result, RootSource, UserSpec,
+    BytePath, Error, ErrorKind, ExposureAccess, NetworkPolicy, Result, UserSpec,
 };
 
 use crate::config::LocalConfig;

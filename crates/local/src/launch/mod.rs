@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use leasehold_model::{Error, ErrorKind, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -55,7 +55,6 @@ pub(crate) struct Launched {
 /// The process of pid 1. Its end is waited for here and nowhere else.
 #[derive(Debug)]
 pub(crate) struct InitProcess {
-    pub(crate) pid: Pid,
     descriptor: AsyncFd<OwnedFd>,
 }
 
@@ -93,7 +92,7 @@ pub(crate) async fn launch(request: LaunchRequest) -> Result<Launched> {
     let Prepared { cloned, ours, mapped } = prepared;
     let descriptor =
         watch(cloned.descriptor, Interest::READABLE).map_err(failure("watch the new process"))?;
-    let process = InitProcess { pid: cloned.pid, descriptor };
+    let process = InitProcess { descriptor };
     let guard = KillOnDrop { process: Some(process) };
     let link = Link::new(ours).map_err(failure("watch the new connection"))?;
 

@@ -161,3 +161,9 @@ pub(crate) fn close_from(first: RawFd) -> io::Result<()> {
     // caller, a freshly forked child, never drops: it ends by `exit_now`.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
 }
+
+/// Moves this process into a new UTS namespace that starts as a copy of its old one.
+pub(crate) fn new_uts_namespace() -> io::Result<()> {
+    // SAFETY: this flag changes nothing but the names that `uname` gives.
+    check(unsafe { libc::unshare(libc::CLONE_NEWUTS) }.into()).map(drop)
+}

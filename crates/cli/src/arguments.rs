@@ -1,0 +1,154 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use leasehold_model::{AttemptName, ByteSize, CpuQuota, Exposure, NetworkPolicy, Span, UserSpec};
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  leasehold run -- cargo test                      this project's tests, unable to change the host
+  leasehold run --apply -- npm install             and then keep what it changed
+  leasehold run --network host -- curl example.org with the host's network
+  leasehold run --timeout 10m --memory 2G -- make  with bounds
+
+Exit status: the command's own; 128+n when signal n ended it; 124 when its time was up; 125 when
+Leasehold itself failed; 126 when the command can't be executed; 127 when it is not there.";
+
+/// Leases sandboxes to AI agents, runs their work exactly, and leaves nothing behind.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command in a fresh sandbox on a copy-on-write view of the current directory
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(RunOptions),
+    /// Open a terminal in a fresh sandbox
+    Shell(SandboxOptions),
+    /// See and use sandboxes that were kept
+    #[command(subcommand)]
+    Sandbox(SandboxCommand),
+}
+
+/// How a command is run.
+#[derive(Debug, Args)]
+pub(crate) struct RunOptions {
+    #[command(flatten)]
+    pub(crate) sandbox: SandboxOptions,
+    /// Give the command a terminal, whatever the streams are
+    #[arg(short = 't', long = "tty", conflicts_with = "no_tty")]
+    pub(crate) tty: bool,
+    /// Give the command no terminal, whatever the streams are
+    #[arg(short = 'T', long = "no-tty")]
+    pub(crate) no_tty: bool,
+    /// Kill the command and all it started after this time, such as 90s or 1h30m
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<Span>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What the sandbox is.
+#[derive(Debug, Args)]
+pub(crate) struct SandboxOptions {
+    /// The directory to work on [default: the current one]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workspace: Option<PathBuf>,
+    /// Where the command starts, inside [default: the same place as outside]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cwd: Option<PathBuf>,
+    /// Apply the changes to the workspace when the command succeeds
+    #[arg(long)]
+    pub(crate) apply: bool,
+    /// Start from a container image: an OCI layout directory, an archive, or a registry reference
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) image: Option<String>,
+    /// Show a path of this machine inside, read-only unless :rw is added
+    #[arg(long, value_name = "PATH[:ro|rw]")]
+    pub(crate) expose: Vec<Exposure>,
+    /// What the sandbox can reach: none or host
+    #[arg(long, value_name = "POLICY", default_value = "none")]
+    pub(crate) network: NetworkPolicy,
+    /// Set a variable inside; with a name alone, pass the one that is set here
+    #[arg(short = 'e', long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<OsString>,
+    /// Set the variables of a file with lines NAME=VALUE
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Vec<PathBuf>,
+    /// Run as this user of the sandbox: a name, a number, or USER:GROUP
+    #[arg(short = 'u', long, value_name = "USER")]
+    pub(crate) user: Option<UserSpec>,
+    /// Bound memory, such as 512M or 2G
+    #[arg(short = 'm', long, value_name = "SIZE")]
+    pub(crate) memory: Option<ByteSize>,
+    /// Bound processor time, such as 2 or 0.5 processors
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) cpus: Option<CpuQuota>,
+    /// Bound the number of processes and threads
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pids: Option<u32>,
+    /// Bound what can be written, in bytes; the files then live in memory
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) disk: Option<ByteSize>,
+    /// Name the sandbox
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<AttemptName>,
+    /// Keep the sandbox when the command has ended
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Report on standard error as one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Report nothing unless something failed
+    #[arg(short = 'q', long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+}
+
+/// What to do with kept sandboxes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SandboxCommand {
+    /// List the sandboxes of this data directory
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a command in a kept sandbox, starting it if it is stopped
+    Exec {
+        /// The sandbox, by id or name
+        sandbox: String,
+        /// Give the command a terminal, whatever the streams are
+        #[arg(short = 't', long = "tty", conflicts_with = "no_tty")]
+        tty: bool,
+        /// Give the command no terminal, whatever the streams are
+        #[arg(short = 'T', long = "no-tty")]
+        no_tty: bool,
+        /// Kill the command and all it started after this time
+        #[arg(long, value_name = "TIME")]
+        timeout: Option<Span>,
+        /// The command and its arguments
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<OsString>,
+    },
+    /// End every process of a sandbox and keep its files
+    Stop {
+        /// The sandbox, by id or name
+        sandbox: String,
+    },
+    /// Remove a sandbox and everything in it, unapplied changes included
+    Remove {
+        /// The sandboxes, by id or name
+        #[arg(required = true)]
+        sandboxes: Vec<String>,
+    },
+    /// Remove what sandboxes left that ended without cleaning up
+    Sweep,
+}
