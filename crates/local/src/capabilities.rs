@@ -19,6 +19,8 @@ const ALWAYS: &[Capability] = &[
     Capability::DiskLimit,
     Capability::NetworkNone,
     Capability::Connect,
+    Capability::Templates,
+    Capability::Fork,
 ];
 
 /// Measures the abilities.

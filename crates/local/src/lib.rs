@@ -21,6 +21,7 @@ mod record;
 mod sandbox;
 mod store;
 mod syscall;
+mod template;
 mod toolchain;
 mod tree;
 mod watched;

@@ -5,9 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use leasehold_model::{
-    BytePath, Error, ErrorKind, ExposureAccess, NetworkPolicy, Result, UserSpec,
-};
+use leasehold_model::{BytePath, Error, ErrorKind, ExposureAccess, NetworkPolicy, Result, UserSpec};
 
 use crate::config::LocalConfig;
 use crate::identity::IdentityMap;
@@ -131,7 +129,7 @@ impl Planner<'_> {
     fn root(&mut self) {
         let frozen = self.input.record.frozen.iter();
         let mut lower: Vec<BytePath> = frozen
-            .map(|frozen| BytePath(self.input.store.template(frozen.template.as_str()).join("root")))
+            .map(|template| BytePath(self.input.store.template(template.as_str()).join("root")))
             .collect();
         match self.input.image {
             Some(image) => lower.extend(image.layers.iter().cloned().map(BytePath)),
@@ -162,8 +160,8 @@ impl Planner<'_> {
             self.mounts.directories.push((BytePath(home.clone()), 0o755));
         }
         let found = toolchain::find(&home, |name| std::env::var_os(name).map(PathBuf::from));
-        for (number, path) in found.iter().enumerate() {
-            self.overlay(&format!("toolchain-{number}"), path, path);
+        for path in &found {
+            self.overlay(&layer_name(path), path, path);
         }
         Ok(())
     }
@@ -171,7 +169,7 @@ impl Planner<'_> {
     fn overlay(&mut self, layer: &str, lower: &Path, target: &Path) {
         let frozen = self.input.record.frozen.iter();
         let lower = frozen
-            .map(|frozen| self.input.store.template(frozen.template.as_str()).join(layer))
+            .map(|template| self.input.store.template(template.as_str()).join(layer))
             .filter(|path| path.is_dir())
             .chain([lower.to_path_buf()])
             .map(BytePath)
@@ -274,6 +272,14 @@ impl Planner<'_> {
         }
         Ok(())
     }
+}
+
+/// A name for the layer of a tree, the same for the same path, so that templates find it again.
+fn layer_name(path: &Path) -> String {
+    let hash = path.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("tree-{hash:016x}")
 }
 
 /// The top of an overlay shows the mode of its upper layer, so that gets the mode of what lies below.

@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use async_trait::async_trait;
 use leasehold_model::{
-    Error, ErrorKind, Labels, Receipt, ReceiptOutcome, Result, RootSource, SandboxId, SandboxInfo,
-    SandboxSpec, SandboxState, UserSpec,
+    AttemptName, Error, ErrorKind, Labels, Receipt, ReceiptOutcome, Result, RootSource, SandboxId,
+    SandboxInfo, SandboxSpec, SandboxState, TemplateId, UserSpec,
 };
-use leasehold_provider::{Capabilities, Provider, ProviderInfo, Sandbox, SandboxQuery};
+use leasehold_provider::{Capabilities, Provider, ProviderInfo, Sandbox, SandboxQuery, TemplateInfo};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::rand::GetRandomFlags;
 
@@ -25,6 +25,7 @@ use crate::protocol::User;
 use crate::record::Record;
 use crate::sandbox::{Live, LocalSandbox};
 use crate::store::{Store, SweepReport, lives, try_lock};
+use crate::template::{self, Template};
 
 /// What every handle of one provider shares.
 #[derive(Debug)]
@@ -114,7 +115,11 @@ impl Shared {
                 record.state = SandboxState::Destroying;
                 record.save(&path)?;
             }
+            let stacks_on_templates = Record::load(&path)?.is_some_and(|record| !record.frozen.is_empty());
             shared.store.remove(&path, lock)?;
+            if stacks_on_templates {
+                template::remove_unused(&shared.store)?;
+            }
             Ok(ReceiptOutcome::Destroyed)
         })
         .await
@@ -128,9 +133,10 @@ impl Shared {
                 return Err(Error::unsupported("sandbox.create", format!("image {image} can't be used yet")));
             }
             RootSource::Template(template) => {
-                return Err(Error::unsupported(
-                    "sandbox.create",
-                    format!("template {template} can't be used yet"),
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    "sandbox.start",
+                    format!("the record names template {template} instead of what it stacks on"),
                 ));
             }
         };
@@ -177,6 +183,38 @@ impl Shared {
             cgroup: cgroup.map(Arc::new),
             layers: launched.layers.map(Arc::new),
         })
+    }
+
+    /// Starts pid 1 for a new record. The directory and control groups are ours; a failure takes them
+    /// down again.
+    async fn start_new(self: &Arc<Self>, record: Record, lock: OwnedFd) -> Result<Arc<dyn Sandbox>> {
+        let id = record.id.clone();
+        match self.start(record, lock).await {
+            Ok(live) => Ok(Arc::new(LocalSandbox::new(id, Arc::clone(self), Some(live)))),
+            Err(error) => {
+                if let Err(cleanup) = self.remove(&id).await {
+                    tracing::warn!(%cleanup, %id, "the next sweep removes what a failed creation left");
+                }
+                Err(error.with_context("attempt", &id))
+            }
+        }
+    }
+
+    /// Makes a sandbox like another one, on the same frozen layers.
+    pub(crate) async fn create_like(
+        self: &Arc<Self>,
+        record: &Record,
+        name: AttemptName,
+    ) -> Result<Arc<dyn Sandbox>> {
+        let record = record.like(new_id()?, name);
+        let shared = Arc::clone(self);
+        let (record, lock) = blocking(move || {
+            check_name_is_free(&shared, &record.name)?;
+            let lock = shared.store.create(&record)?;
+            Ok((record, lock))
+        })
+        .await?;
+        self.start_new(record, lock).await
     }
 
     /// Connects to a sandbox that another process started.
@@ -261,25 +299,31 @@ impl Provider for LocalProvider {
 
     async fn create(&self, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         let shared = Arc::clone(&self.shared);
-        let id = new_id()?;
-        let new = id.clone();
+        let new = new_id()?;
         let (record, lock) = blocking(move || {
-            check_name_is_free(&shared, &spec)?;
-            let record = Record::new(new, &spec, baseline());
+            // A name that was made up for one run needs no search through all others.
+            if !spec.bound_to_creator {
+                check_name_is_free(&shared, &spec.name)?;
+            }
+            let mut record = Record::new(new, &spec, baseline());
+            if let RootSource::Template(id) = &spec.root {
+                let template = template::load(&shared.store, id)?
+                    .filter(|template| !template.hidden)
+                    .ok_or_else(|| {
+                        Error::new(
+                            ErrorKind::NotFound,
+                            "sandbox.create",
+                            format!("there is no template `{id}`"),
+                        )
+                    })?;
+                record.frozen = template.chain();
+                record.root = template.root;
+            }
             let lock = shared.store.create(&record)?;
             Ok((record, lock))
         })
         .await?;
-        // The directory and control groups are ours from here on; a failure takes them down again.
-        match self.shared.start(record, lock).await {
-            Ok(live) => Ok(self.handle(id, Some(live))),
-            Err(error) => {
-                if let Err(cleanup) = self.shared.remove(&id).await {
-                    tracing::warn!(%cleanup, %id, "the next sweep removes what a failed creation left");
-                }
-                Err(error.with_context("attempt", &id))
-            }
-        }
+        self.shared.start_new(record, lock).await
     }
 
     async fn find(&self, query: &SandboxQuery) -> Result<Option<Arc<dyn Sandbox>>> {
@@ -318,21 +362,32 @@ impl Provider for LocalProvider {
         .await
     }
 
+    async fn list_templates(&self) -> Result<Vec<TemplateInfo>> {
+        let shared = Arc::clone(&self.shared);
+        blocking(move || {
+            let templates = template::all(&shared.store)?;
+            Ok(templates.iter().filter(|template| !template.hidden).map(Template::info).collect())
+        })
+        .await
+    }
+
+    async fn delete_template(&self, template: &TemplateId) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let id = template.clone();
+        blocking(move || template::delete(&shared.store, &id)).await
+    }
+
     async fn destroy(&self, id: &SandboxId) -> Result<Receipt> {
         self.handle(id.clone(), None).delete().await
     }
 }
 
-fn check_name_is_free(shared: &Shared, spec: &SandboxSpec) -> Result<()> {
-    // A name that was made up for one run needs no search through all others.
-    if spec.bound_to_creator {
-        return Ok(());
-    }
-    if shared.store.records()?.iter().any(|(record, _)| record.name == spec.name) {
+fn check_name_is_free(shared: &Shared, name: &AttemptName) -> Result<()> {
+    if shared.store.records()?.iter().any(|(record, _)| record.name == *name) {
         return Err(Error::new(
             ErrorKind::AlreadyExists,
             "sandbox.create",
-            format!("there is a sandbox named `{}` already", spec.name),
+            format!("there is a sandbox named `{name}` already"),
         )
         .with_hint("choose another name, or delete that one"));
     }

@@ -6,9 +6,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use leasehold_model::{
-    AttemptName, BytePath, Error, ErrorKind, Exposure, ExposureAccess, Labels, NetworkPolicy, ResourceLimits,
-    Result, RootSource, SandboxId, SandboxInfo, SandboxSpec, SandboxState, TemplateId, UserSpec,
-    WorkspaceSpec,
+    AttemptName, BytePath, Error, ErrorKind, ExposureAccess, Labels, NetworkPolicy, ResourceLimits, Result,
+    RootSource, SandboxId, SandboxInfo, SandboxSpec, SandboxState, TemplateId, UserSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +29,8 @@ pub(crate) struct Record {
     pub(crate) bound_to_creator: bool,
     pub(crate) idle_stop_after: Option<Duration>,
     pub(crate) root: RootSource,
-    /// Frozen layers above the root that the sandbox was forked or made from, the uppermost first.
-    pub(crate) frozen: Vec<Frozen>,
+    /// Templates between its own layers and the root, the uppermost first.
+    pub(crate) frozen: Vec<TemplateId>,
     pub(crate) workspace: Option<StoredWorkspace>,
     pub(crate) exposures: Vec<(BytePath, ExposureAccess)>,
     pub(crate) limits: ResourceLimits,
@@ -41,12 +40,6 @@ pub(crate) struct Record {
     pub(crate) user: Option<UserSpec>,
     /// Why the sandbox can't be used, when it can't.
     pub(crate) fault: Option<String>,
-}
-
-/// A frozen layer of a template.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Frozen {
-    pub(crate) template: TemplateId,
 }
 
 /// The workspace of a sandbox.
@@ -98,32 +91,17 @@ impl Record {
         }
     }
 
-    /// The spec that makes the same sandbox again, under another name.
-    pub(crate) fn spec(&self, name: AttemptName) -> SandboxSpec {
-        SandboxSpec {
+    /// The record of a new sandbox that is like this one.
+    pub(crate) fn like(&self, id: SandboxId, name: AttemptName) -> Self {
+        let created_at = SystemTime::now();
+        let lifetime = self.expires_at.and_then(|at| at.duration_since(self.created_at).ok());
+        Self {
+            id,
             name,
-            labels: self.labels.clone(),
-            root: self.root.clone(),
-            workspace: self.workspace.as_ref().map(|workspace| WorkspaceSpec {
-                source: workspace.source.clone().map(|path| path.0),
-                target: workspace.target.0.clone(),
-            }),
-            exposures: self
-                .exposures
-                .iter()
-                .map(|(path, access)| Exposure { path: path.0.clone(), access: *access })
-                .collect(),
-            limits: self.limits,
-            network: self.network,
-            environment: self
-                .environment
-                .iter()
-                .map(|(name, value)| (name.0.clone().into_os_string(), value.0.clone().into_os_string()))
-                .collect(),
-            user: self.user.clone(),
-            expire_after: None,
-            idle_stop_after: self.idle_stop_after,
-            bound_to_creator: self.bound_to_creator,
+            created_at,
+            expires_at: lifetime.and_then(|lifetime| created_at.checked_add(lifetime)),
+            state: SandboxState::Creating,
+            ..self.clone()
         }
     }
 

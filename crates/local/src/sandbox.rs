@@ -21,9 +21,10 @@ use crate::files::LocalFiles;
 use crate::launch::InitProcess;
 use crate::link::Link;
 use crate::protocol::RequestBody;
-use crate::provider::Shared;
+use crate::provider::{Shared, blocking};
 use crate::record::Record;
 use crate::store::{lives, try_lock};
+use crate::template::{self, Template};
 
 /// How long processes may take to end by themselves when a sandbox stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -118,6 +119,10 @@ impl LocalSandbox {
         let millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         // An answer is not needed: the end itself is the proof.
         let _ = live.link.ask_within(operation, RequestBody::Stop { grace: millis }, grace + END_TIME).await;
+        self.wait_until_ended(operation, &live).await
+    }
+
+    async fn wait_until_ended(&self, operation: &'static str, live: &Live) -> Result<()> {
         if let Some(process) = &live.process {
             if tokio::time::timeout(END_TIME, live.link.closed()).await.is_err() {
                 process.kill();
@@ -133,6 +138,49 @@ impl LocalSandbox {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         Err(Error::new(ErrorKind::DeadlineExceeded, operation, format!("sandbox {} does not end", self.id)))
+    }
+
+    /// Makes a template of its layers. A running sandbox without a command is stopped and started again
+    /// around it, in milliseconds; running commands would lose their files under their feet.
+    async fn freeze(&self, operation: &'static str, id: TemplateId, hidden: bool) -> Result<Template> {
+        let record = self.record(operation).await?;
+        if record.limits.disk.is_some() {
+            return Err(Error::unsupported(
+                operation,
+                "the files of a sandbox with a disk limit live in memory",
+            ));
+        }
+        let path = self.shared.store.sandbox(&self.id);
+        let was_running = lives(&path);
+        if was_running {
+            let live = self.live(operation).await?;
+            live.link.ask(operation, RequestBody::EndIfIdle).await.map_err(|error| {
+                Error::new(
+                    ErrorKind::Conflict,
+                    operation,
+                    format!("sandbox {} has processes running", self.id),
+                )
+                .with_hint("wait for its commands to end, or stop it first")
+                .with_source(error)
+            })?;
+            self.wait_until_ended(operation, &live).await?;
+        }
+        let lock = try_lock(&path)?.ok_or_else(|| {
+            Error::new(ErrorKind::Conflict, operation, format!("sandbox {} is in use", self.id))
+                .with_hint("try again")
+        })?;
+        let shared = Arc::clone(&self.shared);
+        let (template, record) = blocking(move || {
+            let mut record = record;
+            let template = template::freeze(&shared.store, &mut record, id, hidden)?;
+            Ok((template, record))
+        })
+        .await?;
+        if was_running {
+            let live = self.shared.start(record, lock).await?;
+            *self.reach.live.lock().await = Some(Arc::new(live));
+        }
+        Ok(template)
     }
 
     async fn save_state(&self, operation: &'static str, state: SandboxState) -> Result<()> {
@@ -262,13 +310,15 @@ impl Sandbox for LocalSandbox {
     }
 
     async fn capture_template(&self, template: TemplateId) -> Result<TemplateInfo> {
-        let _ = template;
-        Err(Error::unsupported("sandbox.capture_template", "this provider can't capture templates yet"))
+        self.freeze("sandbox.capture_template", template, false).await.map(|template| template.info())
     }
 
     async fn fork(&self, name: AttemptName) -> Result<Arc<dyn Sandbox>> {
-        let _ = name;
-        Err(Error::unsupported("sandbox.fork", "this provider can't fork sandboxes yet"))
+        let number = self.next_execution.fetch_add(1, Ordering::Relaxed);
+        let template = TemplateId::new(format!("fork-{}-{}-{number}", self.id, std::process::id()))?;
+        self.freeze("sandbox.fork", template, true).await?;
+        let record = self.record("sandbox.fork").await?;
+        self.shared.create_like(&record, name).await
     }
 
     async fn connect(&self, port: u16) -> Result<Box<dyn Connection>> {

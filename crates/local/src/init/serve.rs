@@ -10,7 +10,7 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 
 use super::commands::{Command, ConnectionId, Report};
 use super::spawn::{self, Streams};
-use super::{connect, file_server};
+use super::{connect, file_server, tree};
 use crate::protocol::{
     Event, EventBody, FrameReader, FrameWriter, KillCause, Refusal, Request, RequestBody, RunCommand,
     StartPlan, Tag,
@@ -317,6 +317,13 @@ impl Server {
                 self.idle_since = Instant::now();
                 done(Ok(()), "")
             }
+            RequestBody::EndIfIdle => {
+                if has_commands_running() {
+                    return Some((refused("processes are running", &io::ErrorKind::Other.into()), None));
+                }
+                self.stop(Duration::ZERO, None);
+                done(Ok(()), "")
+            }
             RequestBody::Stop { grace } => {
                 self.stop(Duration::from_millis(grace), Some((id, tag)));
                 None
@@ -404,10 +411,20 @@ impl Server {
     }
 }
 
+/// Whether anything runs but this process and its file servers, which change nothing by themselves.
+fn has_commands_running() -> bool {
+    let own = tree::own_mark().ok();
+    other_processes().into_iter().any(|number| tree::mark_of(&number.to_string()).ok() != own)
+}
+
 fn has_other_processes() -> bool {
-    std::fs::read_dir("/proc").is_ok_and(|entries| {
-        entries.flatten().any(|entry| {
-            entry.file_name().to_str().is_some_and(|name| name != "1" && name.parse::<i32>().is_ok())
-        })
-    })
+    !other_processes().is_empty()
+}
+
+fn other_processes() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|number| *number != 1)
+        .collect()
 }

@@ -125,8 +125,7 @@ fn become_command(
                 .map_err(step("join the command's cgroup"))?;
         }
         // Its own UTS namespace marks the tree; see `tree`.
-        raw::new_uts_namespace()
-            .map_err(step("mark the command's processes"))?;
+        raw::new_uts_namespace().map_err(step("mark the command's processes"))?;
         let mark = own_mark().map_err(step("read the mark of the command's processes"))?;
         rustix::io::write(status, &mark.0.to_le_bytes())
             .map_err(io::Error::from)

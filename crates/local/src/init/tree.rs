@@ -18,7 +18,7 @@ pub(super) fn own_mark() -> io::Result<TreeMark> {
     mark_of("self")
 }
 
-fn mark_of(process: &str) -> io::Result<TreeMark> {
+pub(super) fn mark_of(process: &str) -> io::Result<TreeMark> {
     let link = rustix::fs::readlink(format!("/proc/{process}/ns/uts"), Vec::new())?;
     let bad = || io::Error::from(io::ErrorKind::InvalidData);
     let text = link.to_str().map_err(|_| bad())?;

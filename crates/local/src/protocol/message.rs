@@ -161,6 +161,8 @@ pub(crate) enum RequestBody {
     SetExpiry { after: Option<u64> },
     /// Replaces the idle stop.
     SetIdleStop { after: Option<u64> },
+    /// Ends the sandbox if nothing runs in it.
+    EndIfIdle,
     /// Ends every process and then the sandbox.
     Stop { grace: u64 },
 }

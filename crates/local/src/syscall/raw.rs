@@ -82,15 +82,12 @@ pub(crate) fn set_ids(user: u32, group: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }).map(drop)
 }
 
-/// Puts every signal back to its default action and unblocks all.
+/// Puts the one signal that this program ignores back to its default action, and unblocks all.
 pub(crate) fn reset_signals() {
-    for number in 1..=64 {
-        // SAFETY: the default action is valid for every signal; the kernel refuses the few that
-        // can't be changed, which is what we want.
-        unsafe { libc::signal(number, libc::SIG_DFL) };
-    }
-    // SAFETY: an all-zero set is the empty signal set, and the old mask is not asked for.
+    // SAFETY: the default action is valid for the signal; an all-zero set is the empty signal set; the old
+    // mask is not asked for.
     unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         let none: libc::sigset_t = std::mem::zeroed();
         libc::sigprocmask(libc::SIG_SETMASK, ptr::from_ref(&none), ptr::null_mut());
     }

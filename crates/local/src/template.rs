@@ -1,0 +1,158 @@
+//! Templates: frozen layers that sandboxes stack on.
+//!
+//! A sandbox's layers become a template by being moved, so that it costs the same whatever they hold; the
+//! sandbox goes on with fresh layers above them. A template lives on disk until nothing stacks on it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use leasehold_model::{BytePath, Error, ErrorKind, Result, RootSource, TemplateId};
+use leasehold_provider::TemplateInfo;
+use serde::{Deserialize, Serialize};
+
+use crate::record::Record;
+use crate::store::Store;
+use crate::tree::remove_tree;
+
+const FILE: &str = "template.json";
+
+/// What is kept on disk about one template.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Template {
+    pub(crate) id: TemplateId,
+    pub(crate) created_at: SystemTime,
+    /// What its layers stack on.
+    pub(crate) root: RootSource,
+    /// The templates between it and that root, the uppermost first.
+    pub(crate) below: Vec<TemplateId>,
+    /// Where the workspace of its sandbox was.
+    pub(crate) workspace: Option<BytePath>,
+    /// Not listed any more, or never meant to be: it goes when nothing stacks on it.
+    pub(crate) hidden: bool,
+}
+
+fn cannot(what: &str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let message = format!("cannot {what} {}", path.display());
+    move |error| Error::io("template", message, error)
+}
+
+impl Template {
+    pub(crate) fn info(&self) -> TemplateInfo {
+        TemplateInfo { id: self.id.clone(), created_at: self.created_at }
+    }
+
+    /// The chain that a sandbox made from it stacks on.
+    pub(crate) fn chain(&self) -> Vec<TemplateId> {
+        std::iter::once(&self.id).chain(&self.below).cloned().collect()
+    }
+
+    fn save(&self, directory: &Path) -> Result<()> {
+        let text = serde_json::to_vec(self)
+            .map_err(|error| Error::new(ErrorKind::Unexpected, "template", error.to_string()))?;
+        let scratch = directory.join(".template.json");
+        fs::write(&scratch, text).map_err(cannot("write", &scratch))?;
+        fs::rename(&scratch, directory.join(FILE)).map_err(cannot("write", directory))
+    }
+}
+
+/// Reads one template; `None` when there is none of that id.
+pub(crate) fn load(store: &Store, id: &TemplateId) -> Result<Option<Template>> {
+    let path = store.template(id.as_str()).join(FILE);
+    match fs::read(&path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| {
+            Error::new(ErrorKind::Corrupt, "template", format!("{} can't be understood", path.display()))
+                .with_source(error)
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(cannot("read", &path)(error)),
+    }
+}
+
+/// Every template on disk.
+pub(crate) fn all(store: &Store) -> Result<Vec<Template>> {
+    let directory = store.template("");
+    let entries = fs::read_dir(&directory).map_err(cannot("list", &directory))?;
+    let names = entries.flatten().filter_map(|entry| TemplateId::new(entry.file_name().to_str()?).ok());
+    let mut templates = Vec::new();
+    for id in names {
+        templates.extend(load(store, &id)?);
+    }
+    templates.sort_by(|left, right| left.created_at.cmp(&right.created_at));
+    Ok(templates)
+}
+
+/// Moves the layers of a stopped sandbox into a new template, and puts the template below the sandbox.
+/// The caller holds the sandbox's lock.
+pub(crate) fn freeze(store: &Store, record: &mut Record, id: TemplateId, hidden: bool) -> Result<Template> {
+    let target = store.template(id.as_str());
+    fs::create_dir(&target).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            Error::new(ErrorKind::AlreadyExists, "template", format!("there is a template `{id}` already"))
+                .with_hint("choose another name, or delete that one")
+        }
+        _ => cannot("make", &target)(error),
+    })?;
+    let template = Template {
+        id: id.clone(),
+        created_at: SystemTime::now(),
+        root: record.root.clone(),
+        below: record.frozen.clone(),
+        workspace: record.workspace.as_ref().map(|workspace| workspace.target.clone()),
+        hidden,
+    };
+    // The template exists before the first layer moves, and the sandbox stacks on it before the first is
+    // gone: a crash in between loses nothing.
+    template.save(&target)?;
+    let state = store.sandbox(&record.id);
+    record.frozen.insert(0, id);
+    record.save(&state)?;
+    for entry in fs::read_dir(&state).map_err(cannot("list", &state))?.flatten() {
+        let upper = entry.path().join("upper");
+        if upper.is_dir() {
+            let frozen = target.join(entry.file_name());
+            fs::rename(&upper, &frozen).map_err(cannot("freeze", &upper))?;
+            remove_tree(&entry.path().join("work")).map_err(cannot("clear", &entry.path()))?;
+        }
+    }
+    Ok(template)
+}
+
+/// Hides a template, and removes it when nothing stacks on it. One that is gone is fine.
+pub(crate) fn delete(store: &Store, id: &TemplateId) -> Result<()> {
+    if let Some(mut template) = load(store, id)? {
+        template.hidden = true;
+        template.save(&store.template(id.as_str()))?;
+    }
+    remove_unused(store)
+}
+
+/// Removes every hidden template that nothing stacks on.
+pub(crate) fn remove_unused(store: &Store) -> Result<()> {
+    loop {
+        let templates = all(store)?;
+        if templates.iter().all(|template| !template.hidden) {
+            return Ok(());
+        }
+        let mut used: BTreeSet<TemplateId> = BTreeSet::new();
+        for (record, _) in store.records()? {
+            used.extend(record.frozen);
+        }
+        // What a listed template stacks on is used; what only hidden ones stack on goes layer by layer.
+        let below: Vec<TemplateId> = templates
+            .iter()
+            .filter(|template| !template.hidden || used.contains(&template.id))
+            .flat_map(|template| template.below.iter().cloned())
+            .collect();
+        used.extend(below);
+        let unused: Vec<_> = templates.iter().filter(|one| one.hidden && !used.contains(&one.id)).collect();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        for template in unused {
+            let path = store.template(template.id.as_str());
+            remove_tree(&path).map_err(cannot("remove", &path))?;
+        }
+    }
+}
