@@ -13,6 +13,8 @@ mod execution;
 mod files;
 mod provider;
 mod sandbox;
+#[cfg(feature = "suite")]
+pub mod suite;
 
 pub use capabilities::{Capabilities, Capability};
 pub use execution::{
