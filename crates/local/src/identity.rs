@@ -5,9 +5,11 @@ use std::ops::Range;
 use leasehold_model::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// The host ids that a sandbox made by root uses: far above those of people and services, so that
-/// nobody of the host owns anything a sandbox could reach, and root of the sandbox is nobody outside.
-pub(crate) const SHIFTED: Range<u32> = 0x7000_0000..0x7001_0000;
+/// How many users a sandbox made by root has.
+const SHIFTED_LENGTH: u32 = 0x1_0000;
+/// The host ids that sandboxes made by root use: far above those of people and services, so that nobody
+/// of the host owns anything a sandbox could reach, and root of a sandbox is nobody outside.
+const SHIFTED: Range<u32> = 0x6000_0000..0x7000_0000;
 
 /// The mapping between users outside and inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,9 +31,13 @@ pub(crate) enum IdentityMap {
         /// And groups.
         groups: (u32, u32),
     },
-    /// A range of the host far above all others, for a caller with root rights. Files are mapped back
-    /// by id-mapped mounts, so that on disk inner user `n` is host user `n`.
-    Shifted,
+    /// A range of the host far above all others, for a caller with root rights; mostly a different one
+    /// for each sandbox. Files are mapped back by id-mapped mounts, so that on disk inner user `n` is
+    /// host user `n`.
+    Shifted {
+        /// The host id of inner user 0.
+        start: u32,
+    },
 }
 
 impl IdentityMap {
@@ -39,7 +45,7 @@ impl IdentityMap {
     pub(crate) fn owner(&self) -> (u32, u32) {
         match self {
             Self::Single { inside, .. } => *inside,
-            Self::Subordinate { .. } | Self::Shifted => (0, 0),
+            Self::Subordinate { .. } | Self::Shifted { .. } => (0, 0),
         }
     }
 
@@ -58,8 +64,8 @@ impl IdentityMap {
                 format!("0 {} 1\n1 {} {}\n", outside.0, users.0, users.1),
                 format!("0 {} 1\n1 {} {}\n", outside.1, groups.0, groups.1),
             ),
-            Self::Shifted => {
-                let line = format!("0 {} {}\n", SHIFTED.start, SHIFTED.len());
+            Self::Shifted { start } => {
+                let line = format!("0 {start} {SHIFTED_LENGTH}\n");
                 (line.clone(), line)
             }
         }
@@ -102,14 +108,22 @@ pub(crate) fn lookup(wanted: &str) -> Option<(u32, u32)> {
     })
 }
 
-/// Chooses the mapping for a new sandbox of this process's user.
+/// The range of the sandbox with this id.
+fn shifted_range(id: &str) -> IdentityMap {
+    let slots = (SHIFTED.end - SHIFTED.start) / SHIFTED_LENGTH;
+    let hash =
+        id.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    IdentityMap::Shifted { start: SHIFTED.start + (hash % slots) * SHIFTED_LENGTH }
+}
+
+/// Chooses the mapping for the sandbox `id` of this process's user.
 ///
 /// Without root rights, `many` asks for the caller's subordinate ids; `inside` is who the caller is
 /// when one id must do.
-pub(crate) fn choose(many: bool, inside: (u32, u32)) -> Result<IdentityMap> {
+pub(crate) fn choose(id: &str, many: bool, inside: (u32, u32)) -> Result<IdentityMap> {
     let outside = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     if outside.0 == 0 {
-        return Ok(IdentityMap::Shifted);
+        return Ok(shifted_range(id));
     }
     if !many {
         return Ok(IdentityMap::Single { outside, inside });
@@ -130,7 +144,7 @@ pub(crate) fn choose(many: bool, inside: (u32, u32)) -> Result<IdentityMap> {
 
 /// Whether this user could have other users inside.
 pub(crate) fn has_subordinate_ids() -> bool {
-    matches!(choose(true, (0, 0)), Ok(IdentityMap::Subordinate { .. })) && newuidmap_exists()
+    matches!(choose("", true, (0, 0)), Ok(IdentityMap::Subordinate { .. })) && newuidmap_exists()
 }
 
 fn newuidmap_exists() -> bool {
@@ -141,6 +155,18 @@ fn newuidmap_exists() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_sandbox_of_root_lies_in_the_range_and_most_lie_apart() {
+        let starts: std::collections::BTreeSet<u32> = (0..100)
+            .map(|number| match shifted_range(&format!("sb{number:016x}")) {
+                IdentityMap::Shifted { start } => start,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert!(starts.len() > 90, "{}", starts.len());
+        assert!(starts.iter().all(|start| SHIFTED.contains(start) && start % SHIFTED_LENGTH == 0));
+    }
 
     #[test]
     fn ranges_belong_to_a_name_or_a_number() {

@@ -241,7 +241,7 @@ impl Planner<'_> {
     fn order_and_map(&mut self) {
         self.mounts.overlays.sort_by_key(|overlay| overlay.target.components().count());
         self.mounts.exposures.sort_by_key(|shared| shared.target.components().count());
-        if *self.input.identity != IdentityMap::Shifted {
+        if !matches!(self.input.identity, IdentityMap::Shifted { .. }) {
             return;
         }
         let mut mapped = vec![self.mounts.state.clone()];

@@ -111,16 +111,22 @@ impl Shared {
                 Error::new(ErrorKind::Conflict, "sandbox.delete", format!("sandbox {id} is in use"))
                     .with_hint("try again")
             })?;
+            let mut stacks_on_templates = false;
+            let mut outcome = ReceiptOutcome::Destroyed;
             if let Some(mut record) = Record::load(&path)? {
+                stacks_on_templates = !record.frozen.is_empty();
+                if record.is_expired() {
+                    // It ended by itself before; what is removed here are its remains.
+                    outcome = ReceiptOutcome::AlreadyGone;
+                }
                 record.state = SandboxState::Destroying;
                 record.save(&path)?;
             }
-            let stacks_on_templates = Record::load(&path)?.is_some_and(|record| !record.frozen.is_empty());
             shared.store.remove(&path, lock)?;
             if stacks_on_templates {
                 template::remove_unused(&shared.store)?;
             }
-            Ok(ReceiptOutcome::Destroyed)
+            Ok(outcome)
         })
         .await
     }
@@ -278,11 +284,11 @@ fn who(record: &Record, image: Option<&ImageRoot>) -> Result<(IdentityMap, User)
                 Error::invalid("sandbox.create", format!("there is no user `{name}` on this host"))
             })?,
         };
-        let map = identity::choose(false, inside)?;
+        let map = identity::choose(record.id.as_str(), false, inside)?;
         return Ok((map, User::Id { user: inside.0, group: Some(inside.1) }));
     }
     let many = own.0 == 0 || identity::has_subordinate_ids();
-    let map = identity::choose(many, (0, 0))?;
+    let map = identity::choose(record.id.as_str(), many, (0, 0))?;
     let user = record.user.as_ref().map_or(User::Id { user: 0, group: None }, plan::user);
     Ok((map, user))
 }

@@ -20,7 +20,7 @@ pub(super) fn write_maps(identity: &IdentityMap, pid: Pid) -> Result<()> {
     let pid = pid.as_raw_nonzero();
     match identity {
         IdentityMap::Single { .. } => Ok(()),
-        IdentityMap::Shifted => {
+        IdentityMap::Shifted { .. } => {
             let (users, groups) = identity.map_lines();
             for (file, lines) in [("uid_map", users), ("gid_map", groups)] {
                 let path = format!("/proc/{pid}/{file}");
