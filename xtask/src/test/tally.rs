@@ -1,0 +1,120 @@
+//! Counting test results while showing them.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use leasehold_model::Result;
+
+use crate::subprocess;
+
+/// How many tests ended how.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+}
+
+impl Tally {
+    /// One failure, for what fails outside of any single test.
+    pub(crate) const FAILURE: Self = Self { passed: 0, failed: 1, skipped: 0 };
+
+    /// Adds another tally to this one.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+
+    /// Reads the line with which a test program ends: `test result: ok. 3 passed; 0 failed; …`.
+    fn parse(line: &str) -> Option<Self> {
+        let counts = line.trim().strip_prefix("test result: ")?.split_once(". ")?.1;
+        let count = |name: &str| {
+            let part = counts.split("; ").find_map(|part| part.strip_suffix(name))?;
+            part.trim().parse().ok()
+        };
+        Some(Self { passed: count("passed")?, failed: count("failed")?, skipped: count("ignored")? })
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} passed, {} failed", self.passed, self.failed)?;
+        if self.skipped > 0 {
+            write!(formatter, ", {} skipped", self.skipped)?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs a test command, passes its output on line by line, and adds its results up. A command that
+/// fails without a failed test (it crashed, or did not compile) counts as one failure.
+pub(crate) fn run(name: &str, command: &mut Command) -> Result<Tally> {
+    println!("+ {name}");
+    run_into(name, command, &mut io::stdout())
+}
+
+fn run_into(name: &str, command: &mut Command, shown: &mut dyn Write) -> Result<Tally> {
+    let cannot_start = |command: &Command, source| subprocess::cannot_start(command, source);
+    let mut child = match command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn() {
+        Ok(child) => child,
+        Err(source) => return Err(cannot_start(command, source)),
+    };
+    let mut tally = Tally::default();
+    if let Some(output) = child.stdout.take() {
+        let mut output = BufReader::new(output);
+        let mut line = Vec::new();
+        while output.read_until(b'\n', &mut line).map_err(|source| cannot_start(command, source))? > 0 {
+            // Nobody may be reading; the count matters all the same.
+            let _ = shown.write_all(&line);
+            if let Some(results) = Tally::parse(&String::from_utf8_lossy(&line)) {
+                tally.add(results);
+            }
+            line.clear();
+        }
+    }
+    let status = child.wait().map_err(|source| cannot_start(command, source))?;
+    if !status.success() && tally.failed == 0 {
+        eprintln!("error: {name} failed outside of its tests: {status}");
+        tally.add(Tally::FAILURE);
+    }
+    Ok(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_lines_are_read_and_others_are_not() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 9 filtered out; finished in 0.1s\n";
+        assert_eq!(Tally::parse(line), Some(Tally { passed: 12, failed: 3, skipped: 1 }));
+        assert_eq!(Tally::parse("test result ... ok"), None);
+        assert_eq!(Tally::parse("running 3 tests"), None);
+    }
+
+    #[test]
+    fn the_sum_is_one_plain_line() {
+        let mut sum = Tally { passed: 2, failed: 0, skipped: 0 };
+        assert_eq!(sum.to_string(), "2 passed, 0 failed");
+        sum.add(Tally { passed: 1, failed: 1, skipped: 4 });
+        assert_eq!(sum.to_string(), "3 passed, 1 failed, 4 skipped");
+    }
+
+    #[test]
+    fn a_crash_counts_as_a_failure() {
+        // Shown to a buffer: on our own output, whoever counts our results would count these too.
+        let sum_of = |script: &str| {
+            let mut shown = Vec::new();
+            let sum = run_into("sh", Command::new("sh").args(["-c", script]), &mut shown).unwrap();
+            (sum, String::from_utf8(shown).unwrap())
+        };
+        let result = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured'";
+        let (sum, shown) = sum_of(result);
+        assert_eq!(sum, Tally { passed: 2, failed: 0, skipped: 0 });
+        assert!(shown.starts_with("test result: ok. 2 passed"), "{shown}");
+        let (sum, _) = sum_of(&format!("{result}; kill -ABRT $$"));
+        assert_eq!(sum, Tally { passed: 2, failed: 1, skipped: 0 });
+    }
+}
