@@ -19,6 +19,7 @@ use crate::workspace::{self, Workspace};
 
 /// How much to check.
 #[derive(Debug, Clone, Default, Args)]
+#[group(skip)]
 pub(crate) struct Options {
     /// Only the rules of the house and the formatting: nothing that compiles.
     #[arg(long)]

@@ -58,3 +58,13 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_arguments_of_all_tasks_fit_together() {
+        super::Arguments::command().debug_assert();
+    }
+}

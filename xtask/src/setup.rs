@@ -8,6 +8,7 @@ use leasehold_model::Result;
 
 /// What to install.
 #[derive(Debug, Clone, Default, Args)]
+#[group(skip)]
 pub(crate) struct Options {
     /// Leave out cargo-deny, whose build takes minutes; `check` then skips the dependency rules.
     /// Setting `LEASEHOLD_WITHOUT_DENY` does the same.

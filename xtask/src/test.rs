@@ -18,6 +18,7 @@ use tally::Tally;
 
 /// How much to test.
 #[derive(Debug, Clone, Default, Args)]
+#[group(skip)]
 pub(crate) struct Options {
     /// Only the checks that don't compile, and the tests as the user who asks.
     #[arg(long)]
