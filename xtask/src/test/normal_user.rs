@@ -98,13 +98,15 @@ fn environment(program: &TestProgram) -> BTreeMap<OsString, OsString> {
 fn check_reach(account: &Account, paths: &OpenPaths, program: &TestProgram) -> Result<()> {
     let mut command = account_command(account, paths, program);
     command.args(["test", "-x"]).arg(&program.executable);
-    if subprocess::succeeds(&mut command) {
+    let output = command.output().map_err(|source| subprocess::cannot_start(&command, source))?;
+    if output.status.success() {
         return Ok(());
     }
     Err(Error::unsupported(
         "xtask.test",
         format!("the user {NAME} cannot run {}", program.executable.display()),
     )
+    .with_context("said", String::from_utf8_lossy(&output.stderr).trim())
     .with_hint(
         "the checkout and the build directory must be readable by others (umask 022), and root must \
              be able to mount; `--quick` leaves the normal user out",
