@@ -1,12 +1,13 @@
 //! Counting test results while showing them.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use leasehold_model::Result;
-
-use crate::subprocess;
+use leasehold_model::{Error, Result};
 
 /// How many tests ended how.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -48,33 +49,50 @@ impl fmt::Display for Tally {
     }
 }
 
+/// How long the output may stay open without a word after its program has ended.
+const QUIET_DRAIN: Duration = Duration::from_secs(2);
+
 /// Runs a test command, passes its output on line by line, and adds its results up. A command that
-/// fails without a failed test (it crashed, or did not compile) counts as one failure.
+/// fails without a failed test (it crashed, or did not compile) counts as one failure, and so does a
+/// process that it leaves behind with its output.
 pub(crate) fn run(name: &str, command: &mut Command) -> Result<Tally> {
     println!("+ {name}");
     run_into(name, command, &mut io::stdout())
 }
 
 fn run_into(name: &str, command: &mut Command, shown: &mut dyn Write) -> Result<Tally> {
-    let cannot_start = |command: &Command, source| subprocess::cannot_start(command, source);
-    let mut child = match command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn() {
-        Ok(child) => child,
-        Err(source) => return Err(cannot_start(command, source)),
-    };
+    let failed = |source| Error::io("xtask.test", format!("cannot run {name}"), source);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
+    let lines = child.stdout.take().map(read_lines);
     let mut tally = Tally::default();
-    if let Some(output) = child.stdout.take() {
-        let mut output = BufReader::new(output);
-        let mut line = Vec::new();
-        while output.read_until(b'\n', &mut line).map_err(|source| cannot_start(command, source))? > 0 {
-            // Nobody may be reading; the count matters all the same.
-            let _ = shown.write_all(&line);
-            if let Some(results) = Tally::parse(&String::from_utf8_lossy(&line)) {
-                tally.add(results);
+    // When the program was first seen to have ended, and nothing was read since.
+    let mut ended: Option<Instant> = None;
+    while let Some(lines) = &lines {
+        match lines.recv_timeout(Duration::from_millis(50)) {
+            Ok(line) => {
+                // Nobody may be reading; the count matters all the same.
+                let _ = shown.write_all(&line);
+                if let Some(results) = Tally::parse(&String::from_utf8_lossy(&line)) {
+                    tally.add(results);
+                }
+                ended = None;
             }
-            line.clear();
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let since = match ended {
+                    Some(since) => since,
+                    None if child.try_wait().map_err(failed)?.is_none() => continue,
+                    None => *ended.insert(Instant::now()),
+                };
+                if since.elapsed() > QUIET_DRAIN {
+                    eprintln!("error: {name} left a process behind that holds its output open");
+                    tally.add(Tally::FAILURE);
+                    break;
+                }
+            }
         }
     }
-    let status = child.wait().map_err(|source| cannot_start(command, source))?;
+    let status = child.wait().map_err(failed)?;
     if !status.success() && tally.failed == 0 {
         eprintln!("error: {name} failed outside of its tests: {status}");
         tally.add(Tally::FAILURE);
@@ -82,8 +100,26 @@ fn run_into(name: &str, command: &mut Command, shown: &mut dyn Write) -> Result<
     Ok(tally)
 }
 
+/// Reads lines in a thread of its own, which ends with the output: perhaps long after the program.
+fn read_lines(output: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        loop {
+            let mut line = Vec::new();
+            let read = output.read_until(b'\n', &mut line);
+            if !read.is_ok_and(|length| length > 0) || sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Pid, Signal};
+
     use super::*;
 
     #[test]
@@ -102,19 +138,29 @@ mod tests {
         assert_eq!(sum.to_string(), "3 passed, 1 failed, 4 skipped");
     }
 
+    const RESULT: &str = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured'";
+
+    /// Shown to a buffer: on our own output, whoever counts our results would count these too.
+    fn sum_of(script: &str) -> (Tally, String) {
+        let mut shown = Vec::new();
+        let sum = run_into("sh", Command::new("sh").args(["-c", script]), &mut shown).unwrap();
+        (sum, String::from_utf8(shown).unwrap())
+    }
+
+    #[test]
+    fn a_process_left_behind_counts_as_a_failure_and_does_not_hang_us() {
+        let (sum, shown) = sum_of(&format!("{RESULT}; sleep 1000 & echo $!"));
+        let left = shown.lines().last().unwrap().parse().unwrap();
+        rustix::process::kill_process(Pid::from_raw(left).unwrap(), Signal::KILL).unwrap();
+        assert_eq!(sum, Tally { passed: 2, failed: 1, skipped: 0 });
+    }
+
     #[test]
     fn a_crash_counts_as_a_failure() {
-        // Shown to a buffer: on our own output, whoever counts our results would count these too.
-        let sum_of = |script: &str| {
-            let mut shown = Vec::new();
-            let sum = run_into("sh", Command::new("sh").args(["-c", script]), &mut shown).unwrap();
-            (sum, String::from_utf8(shown).unwrap())
-        };
-        let result = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured'";
-        let (sum, shown) = sum_of(result);
+        let (sum, shown) = sum_of(RESULT);
         assert_eq!(sum, Tally { passed: 2, failed: 0, skipped: 0 });
         assert!(shown.starts_with("test result: ok. 2 passed"), "{shown}");
-        let (sum, _) = sum_of(&format!("{result}; kill -ABRT $$"));
+        let (sum, _) = sum_of(&format!("{RESULT}; kill -ABRT $$"));
         assert_eq!(sum, Tally { passed: 2, failed: 1, skipped: 0 });
     }
 }
