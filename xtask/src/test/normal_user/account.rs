@@ -25,9 +25,9 @@ const HOME: &str = "/var/tmp/leasehold-test";
 const LOCK: &str = "/run/lock/leasehold-test.lock";
 /// How many subordinate ids a login gets.
 const RANGE_LENGTH: u32 = 65_536;
-/// Far from what Debian hands to logins and from what container runtimes take without asking, so that
-/// a process with such an id is certainly ours.
-const FIRST_RANGE: u32 = 0x7000_0000;
+/// Far from what Debian hands to logins and from what container runtimes and our own sandboxes take
+/// as root, so that a process with such an id is certainly ours to end.
+const FIRST_RANGE: u32 = 0x7FF0_0000;
 
 /// The user while it exists.
 #[derive(Debug)]
