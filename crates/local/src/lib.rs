@@ -1,1 +1,3 @@
-//! x
+//! The embedded sandbox of this machine.
+
+pub mod doctor;
