@@ -16,8 +16,29 @@ impl<'facts> Fixes<'facts> {
     }
 
     /// `sudo `, or nothing for root.
-    fn sudo(self) -> &'static str {
-        if self.facts.user_id == 0 { "" } else { "sudo " }
+    pub(super) fn sudo(self) -> &'static str {
+        if self.facts.user_id == 0 && !self.nested() { "" } else { "sudo " }
+    }
+
+    /// Whether this process lives in a user namespace below the host's, where even its root has no
+    /// right over the host.
+    fn nested(self) -> bool {
+        (1..u64::from(u32::MAX)).contains(&self.facts.confinement.mapped_ids)
+    }
+
+    /// Says where commands must be typed, when it is not here.
+    fn outside(self, commands: String) -> String {
+        match self.container() {
+            Some(container) => format!("# on the host of this {container} container:\n{commands}"),
+            None if self.nested() => format!("# outside of this user namespace:\n{commands}"),
+            None => commands,
+        }
+    }
+
+    /// Shows who forbade something.
+    pub(super) fn find_the_forbidder(self) -> String {
+        let sudo = self.sudo();
+        format!("# see who forbade it:\n{sudo}dmesg | grep -iE 'apparmor|selinux|avc|userns' | tail")
     }
 
     fn container(self) -> Option<&'facts str> {
@@ -32,10 +53,7 @@ impl<'facts> Fixes<'facts> {
              echo '{name} = {value}' | {sudo}tee /etc/sysctl.d/90-leasehold-{}.conf   # keeps it after a restart",
             name.rsplit('.').next().unwrap_or(name).replace('_', "-")
         );
-        match self.container() {
-            Some(container) => format!("# on the host of this {container} container:\n{commands}"),
-            None => commands,
-        }
+        self.outside(commands)
     }
 
     /// An AppArmor profile for our program, or the setting for every program.
@@ -160,24 +178,28 @@ impl<'facts> Fixes<'facts> {
         let facts = self.facts;
         let sudo = self.sudo();
         let user = &facts.user_name;
+        let unified = facts.cgroups.unified.as_ref().map(|group| group.directory.as_path());
+        let legacy = facts.cgroups.legacy.iter().map(|group| group.directory.as_path());
+        let groups: Vec<String> = unified
+            .into_iter()
+            .chain(legacy)
+            .map(|parent| shell_word(&parent.join(format!("leasehold-{user}"))))
+            .collect();
+        if groups.is_empty() {
+            return format!("{sudo}mount --types cgroup2 none /sys/fs/cgroup   # then examine again");
+        }
         let mut commands =
             vec!["# a group for this user, which the shell then enters; until the next restart:".to_owned()];
-        let mut hand_over = |parent: &Path| {
-            let group = shell_word(&parent.join(format!("leasehold-{user}")));
-            commands.push(format!("{sudo}mkdir -p {group} && {sudo}chown -R {user} {group} && echo $$ | {sudo}tee {group}/cgroup.procs"));
-        };
-        if facts.cgroups.legacy.is_empty()
-            && let Some(unified) = &facts.cgroups.unified
-        {
-            let control = shell_word(&unified.directory.join("cgroup.subtree_control"));
-            hand_over(&unified.directory);
-            commands.insert(1, format!("echo '+cpu +memory +pids' | {sudo}tee {control}"));
-        } else {
-            for hierarchy in &facts.cgroups.legacy {
-                hand_over(&hierarchy.directory);
-            }
+        if let (Some(unified), true) = (unified, facts.cgroups.legacy.is_empty()) {
+            let control = shell_word(&unified.join("cgroup.subtree_control"));
+            commands.push(format!("echo '+cpu +memory +pids' | {sudo}tee {control}"));
         }
-        commands.join("\n")
+        commands.push(format!("for group in {}; do", groups.join(" \\\n    ")));
+        commands.push(format!(
+            "  {sudo}mkdir -p $group && {sudo}chown -R {user} $group && echo $$ | {sudo}tee $group/cgroup.procs"
+        ));
+        commands.push("done".to_owned());
+        self.outside(commands.join("\n"))
     }
 
     /// Loads a kernel module now and at every start.

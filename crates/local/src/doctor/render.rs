@@ -19,7 +19,7 @@ impl fmt::Display for Diagnosis {
         let of = |rank: fn(Necessity) -> bool| -> Vec<&str> {
             self.findings
                 .iter()
-                .filter(|finding| finding.status.is_lacking() && rank(finding.necessity))
+                .filter(|finding| matches!(finding.status, Status::Missing { .. }) && rank(finding.necessity))
                 .map(|finding| finding.block.name())
                 .collect()
         };
@@ -53,7 +53,7 @@ fn write_finding<'text>(
     };
     let mark = mark_of(finding);
     writeln!(formatter, "{mark:MARK_WIDTH$} {:NAME_WIDTH$} {text}", finding.block)?;
-    if !finding.status.is_lacking() {
+    if !matches!(finding.status, Status::Missing { .. }) {
         return Ok(());
     }
     let indent = " ".repeat(MARK_WIDTH + 1);

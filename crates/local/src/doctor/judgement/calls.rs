@@ -26,13 +26,20 @@ pub(super) fn kernel(facts: &HostFacts) -> Finding {
     }
 }
 
+/// Whether it was a seccomp filter, not the kernel, that refused a call. A filter forbids, kills, or
+/// hides the call from a kernel that is new enough to have it.
+fn is_filtered(facts: &HostFacts, trial: Trial, since: (u32, u32)) -> bool {
+    let hidden = trial.error() == Some(ErrorNumber::NO_SUCH_CALL)
+        && kernel_version(facts).is_some_and(|version| version >= since);
+    facts.confinement.seccomp_filter && (trial.forbidden() || hidden)
+}
+
 /// A finding of one call that needs nothing but the kernel's consent.
-fn call(facts: &HostFacts, block: Block, name: &str, trial: Trial, since: &str) -> Finding {
+fn call(facts: &HostFacts, block: Block, name: &str, trial: Trial, since: (u32, u32)) -> Finding {
     if trial.worked() {
         return Finding::available(block, "works");
     }
-    let filtered = facts.confinement.seccomp_filter
-        && (trial.forbidden() || trial.error() == Some(ErrorNumber::NO_SUCH_CALL));
+    let filtered = is_filtered(facts, trial, since);
     let reason = if filtered {
         format!("{name}: {trial}, by the seccomp filter that this process inherits")
     } else {
@@ -41,7 +48,7 @@ fn call(facts: &HostFacts, block: Block, name: &str, trial: Trial, since: &str) 
     let fix = if filtered {
         Fixes::new(facts).container_flags()
     } else {
-        format!("# start a kernel of {since} or later")
+        format!("# start a kernel of {}.{} or later", since.0, since.1)
     };
     Finding::missing(block, reason, Some(fix))
 }
@@ -49,26 +56,26 @@ fn call(facts: &HostFacts, block: Block, name: &str, trial: Trial, since: &str) 
 pub(super) fn pidfd(facts: &HostFacts) -> Finding {
     let calls = &facts.calls;
     if calls.pidfd.worked() {
-        call(facts, Block::Pidfd, "waitid(P_PIDFD)", calls.wait_on_pidfd, "5.4")
+        call(facts, Block::Pidfd, "waitid(P_PIDFD)", calls.wait_on_pidfd, (5, 4))
     } else {
-        call(facts, Block::Pidfd, "pidfd_open", calls.pidfd, "5.3")
+        call(facts, Block::Pidfd, "pidfd_open", calls.pidfd, (5, 3))
     }
 }
 
 pub(super) fn openat2(facts: &HostFacts) -> Finding {
-    call(facts, Block::Openat2, "openat2", facts.calls.openat2, "5.6")
+    call(facts, Block::Openat2, "openat2", facts.calls.openat2, (5, 6))
 }
 
 pub(super) fn clone3(facts: &HostFacts) -> Finding {
-    call(facts, Block::Clone3, "clone3", facts.calls.clone3, "5.7")
+    call(facts, Block::Clone3, "clone3", facts.calls.clone3, (5, 7))
 }
 
 pub(super) fn close_range(facts: &HostFacts) -> Finding {
-    call(facts, Block::CloseRange, "close_range", facts.calls.close_range, "5.9")
+    call(facts, Block::CloseRange, "close_range", facts.calls.close_range, (5, 9))
 }
 
 pub(super) fn memfd(facts: &HostFacts) -> Finding {
-    call(facts, Block::MemfdCreate, "memfd_create", facts.calls.memfd, "3.17")
+    call(facts, Block::MemfdCreate, "memfd_create", facts.calls.memfd, (3, 17))
 }
 
 pub(super) fn seccomp(facts: &HostFacts) -> Finding {
@@ -77,7 +84,7 @@ pub(super) fn seccomp(facts: &HostFacts) -> Finding {
         return Finding::available(Block::Seccomp, "filters can be installed");
     }
     if facts.confinement.seccomp_filter {
-        return call(facts, Block::Seccomp, "seccomp", trial, "3.17");
+        return call(facts, Block::Seccomp, "seccomp", trial, (3, 17));
     }
     Finding::missing(
         Block::Seccomp,
@@ -92,11 +99,11 @@ pub(super) fn landlock(facts: &HostFacts) -> Finding {
         Some(version) if calls.landlock.worked() => {
             return Finding::available(Block::Landlock, format!("interface version {version}"));
         }
-        Some(_) => return call(facts, Block::Landlock, "landlock_restrict_self", calls.landlock, "5.13"),
+        Some(_) => return call(facts, Block::Landlock, "landlock_restrict_self", calls.landlock, (5, 13)),
         None => {}
     }
-    if facts.confinement.seccomp_filter && calls.landlock.forbidden() {
-        return call(facts, Block::Landlock, "landlock_create_ruleset", calls.landlock, "5.13");
+    if is_filtered(facts, calls.landlock, (5, 13)) {
+        return call(facts, Block::Landlock, "landlock_create_ruleset", calls.landlock, (5, 13));
     }
     if calls.landlock.error() == Some(ErrorNumber::NOT_SUPPORTED) {
         let active = calls.security_modules.as_deref().map_or("LIST", str::trim);

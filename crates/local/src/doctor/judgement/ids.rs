@@ -2,7 +2,7 @@
 
 use super::kernel_version;
 use crate::doctor::diagnosis::{Block, Finding};
-use crate::doctor::facts::{ErrorNumber, HostFacts};
+use crate::doctor::facts::HostFacts;
 use crate::doctor::fixes::Fixes;
 
 pub(super) fn subordinate(facts: &HostFacts) -> Finding {
@@ -13,7 +13,7 @@ pub(super) fn subordinate(facts: &HostFacts) -> Finding {
     }
     if ids.mapping.worked() {
         let detail = match ids.user_range {
-            Some((first, count)) => format!("{count} from {first}"),
+            Some((first, count)) => format!("{count} ids from {first}"),
             None => "any range, as root".to_owned(),
         };
         return Finding::available(block, detail);
@@ -64,6 +64,12 @@ pub(super) fn id_mapped(facts: &HostFacts) -> Finding {
     if !facts.subordinate_ids.mapping.worked() {
         return Finding::blocked(block, Block::SubordinateIds);
     }
+    if !facts.data_directory.overlay.worked() {
+        return Finding::blocked(block, Block::Overlay);
+    }
+    if facts.workspace.as_ref().is_some_and(|workspace| !workspace.overlay.worked()) {
+        return Finding::blocked(block, Block::WorkspaceOverlay);
+    }
     let trials = &facts.id_mapped;
     if trials.mount.worked() && trials.overlay.worked() {
         return Finding::available(block, "also under an overlay");
@@ -77,8 +83,8 @@ pub(super) fn id_mapped(facts: &HostFacts) -> Finding {
     };
     let fix = if kernel_version(facts).is_some_and(|version| version < (5, 19)) {
         "# start a kernel of 5.19 or later"
-    } else if trial.error() == Some(ErrorNumber::NOT_PERMITTED) {
-        "# start as root of the host, not of a container"
+    } else if trial.forbidden() {
+        "# start as root of the host, not of a container and without an inherited seccomp filter"
     } else {
         "# put the workspace on a file system that has them: ext4, xfs, btrfs, or tmpfs since kernel 6.3"
     };

@@ -11,10 +11,17 @@ pub(super) fn overlay(facts: &HostFacts) -> Finding {
     let directory = layer.directory.display();
     let fixes = Fixes::new(facts);
     if !layer.access.worked() {
+        let fix = match layer.access.error() {
+            Some(ErrorNumber::READ_ONLY) => "# choose a data directory on a writable file system".to_owned(),
+            Some(ErrorNumber::NO_SPACE) => {
+                "# free some space there, or choose another data directory".to_owned()
+            }
+            _ => fixes.own_directory(&layer.directory),
+        };
         return Finding::missing(
             block,
             format!("cannot write in the data directory {directory}: {}", layer.access),
-            Some(fixes.own_directory(&layer.directory)),
+            Some(fix),
         );
     }
     if let Some(blocked) = blocked_by_namespaces(facts, block) {
@@ -40,10 +47,7 @@ pub(super) fn overlay(facts: &HostFacts) -> Finding {
         } else if facts.confinement.container.is_some() || facts.confinement.seccomp_filter {
             ("the container or filter forbids it", fixes.container_flags())
         } else {
-            (
-                "a security module forbids it",
-                "# see which:\ndmesg | grep -iE 'apparmor|selinux|avc' | tail".to_owned(),
-            )
+            ("a security module forbids it", fixes.find_the_forbidder())
         };
         return Finding::missing(block, format!("{reason}: {}", layer.overlay), Some(fix));
     }
@@ -73,7 +77,7 @@ pub(super) fn workspace(facts: &HostFacts) -> Option<Finding> {
         return Some(Finding::missing(
             block,
             format!("cannot read the workspace {directory}: {}", layer.access),
-            Some("# choose a directory that this user can read".to_owned()),
+            Some("# choose a directory that exists and that this user can read".to_owned()),
         ));
     }
     if let Some(blocked) = blocked_by_namespaces(facts, block) {
@@ -87,7 +91,7 @@ pub(super) fn workspace(facts: &HostFacts) -> Option<Finding> {
     if layer.overlay.worked() {
         return Some(Finding::available(block, format!("on {kind} at {directory}")));
     }
-    if data.directory.starts_with(&layer.directory) {
+    if layer.overlay.error() == Some(ErrorNumber::LOOP) {
         return Some(Finding::missing(
             block,
             format!(
@@ -101,13 +105,14 @@ pub(super) fn workspace(facts: &HostFacts) -> Option<Finding> {
     if !data.overlay.worked() {
         return Some(Finding::blocked(block, Block::Overlay));
     }
-    if let [first, ..] = layer.mounts_beneath.as_slice() {
+    if let [first, others @ ..] = layer.mounts_beneath.as_slice() {
+        let unmount = format!(", or:\n{}umount {}", Fixes::new(facts).sudo(), layer.mounts_beneath.join(" "));
         return Some(Finding::missing(
             block,
             format!("{first} is mounted inside the workspace {directory}: {}", layer.overlay),
             Some(format!(
-                "# choose a workspace without mounts beneath it, or:\numount {}",
-                layer.mounts_beneath.join(" ")
+                "# choose a workspace without mounts beneath it{}",
+                if others.len() < 3 { &unmount } else { "" }
             )),
         ));
     }

@@ -56,8 +56,8 @@ fn not_made(facts: &HostFacts) -> (String, Option<String>) {
         return (restricted(trial), Some(fixes.apparmor()));
     }
     (
-        format!("forbidden by a security module or by the one who started this process: {trial}"),
-        Some("# see who forbade it:\ndmesg | grep -iE 'apparmor|selinux|avc|userns' | tail".to_owned()),
+        format!("forbidden by a security module, a chroot, or the one who started this process: {trial}"),
+        Some(fixes.find_the_forbidder()),
     )
 }
 
@@ -114,10 +114,7 @@ fn powerless(facts: &HostFacts) -> (String, Option<String>) {
             Some("# run it as a normal user, or with CAP_SETFCAP in its bounding set".to_owned()),
         );
     }
-    (
-        format!("{what}: {trial}"),
-        Some("# see who forbade it:\ndmesg | grep -iE 'apparmor|selinux|avc|userns' | tail".to_owned()),
-    )
+    (format!("{what}: {trial}"), Some(fixes.find_the_forbidder()))
 }
 
 pub(super) fn processes(facts: &HostFacts) -> Finding {
@@ -166,8 +163,8 @@ pub(super) fn proc(facts: &HostFacts) -> Finding {
     let fix = if facts.confinement.container.is_some() || facts.confinement.seccomp_filter {
         Fixes::new(facts).container_flags()
     } else {
-        let paths = covered.join(" ");
-        format!("# remove what is mounted over them, then start again:\numount {paths}")
+        let (sudo, paths) = (Fixes::new(facts).sudo(), covered.join(" "));
+        format!("# remove what is mounted there, then start again:\n{sudo}umount {paths}")
     };
     Finding::missing(
         block,

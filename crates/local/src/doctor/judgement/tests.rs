@@ -187,6 +187,18 @@ fn f84_no_user_namespaces_allowed_at_all() {
 }
 
 #[test]
+fn root_of_a_nested_user_namespace_is_sent_outside() {
+    let diagnosis = diagnose(|facts| {
+        facts.user_id = 0;
+        facts.confinement.mapped_ids = 1;
+        facts.settings.maximum_user_namespaces = Some(0);
+        facts.namespaces = no_namespaces(Trial::Failed(ErrorNumber::NO_SPACE));
+    });
+    let (_, fix) = missing(&diagnosis, Block::UserNamespaces);
+    assert!(fix.starts_with("# outside of this user namespace:\nsudo sysctl -w "), "{fix}");
+}
+
+#[test]
 fn f84_inside_docker_with_its_default_filter() {
     let diagnosis = diagnose(|facts| {
         facts.user_id = 0;
@@ -306,7 +318,8 @@ fn hybrid_cgroups_are_used_where_they_are_ours() {
     facts.systemd = false;
     let (reason, fix) = missing(&Diagnosis::of(facts), Block::CgroupLimits);
     assert_eq!(reason, "memory: /sys/fs/cgroup/memory is not ours: EACCES (usable: pids, cpu)");
-    assert!(fix.contains("chown -R ada /sys/fs/cgroup/memory/leasehold-ada"), "{fix}");
+    assert!(fix.contains("/sys/fs/cgroup/memory/leasehold-ada"), "{fix}");
+    assert!(fix.contains("sudo chown -R ada $group && echo $$ | sudo tee $group/cgroup.procs"), "{fix}");
 }
 
 #[test]
@@ -373,6 +386,8 @@ fn an_unwritable_data_directory_is_said_before_anything_else_about_it() {
     let (reason, fix) = missing(&diagnosis, Block::Overlay);
     assert_eq!(reason, "cannot write in the data directory /var/lib/my leases: EACCES");
     assert_eq!(fix, "sudo install --directory --owner=ada --mode=700 '/var/lib/my leases'");
+    let read_only = diagnose(|facts| facts.data_directory.access = Trial::Failed(ErrorNumber::READ_ONLY));
+    assert!(missing(&read_only, Block::Overlay).1.contains("writable file system"));
 }
 
 #[test]
@@ -461,6 +476,18 @@ fn json_names_blocks_and_keeps_the_facts_readable() {
     assert_eq!(facts, diagnosis.facts);
     for finding in &diagnosis.findings {
         assert_eq!(serde_json::to_value(finding.block).unwrap(), finding.block.name());
+    }
+}
+
+#[test]
+fn the_documentation_knows_every_block_and_what_is_lost() {
+    let page = include_str!("../../../../../docs/host-requirements.md").replace('\n', " ");
+    for finding in diagnose(|_| ()).findings {
+        assert!(page.contains(&format!("| `{}` |", finding.block)), "{}", finding.block);
+        if let Necessity::Recommended { lost } | Necessity::Optional { lost } = finding.necessity {
+            let plain = |text: &str| text.replace('`', "");
+            assert!(plain(&page).contains(&plain(lost)), "{}: {lost}", finding.block);
+        }
     }
 }
 

@@ -3,10 +3,10 @@
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::child;
 use super::description::MountEntry;
+use super::scratch::{PREFIX, fresh_name, stale_entries};
 use super::script::{Call, Script, StepNumber, kernel_path};
 use crate::doctor::facts::{CgroupFacts, LegacyCgroup, Trial, UnifiedCgroup};
 
@@ -82,9 +82,11 @@ struct TrialGroup {
 
 impl TrialGroup {
     fn below(parent: PathBuf) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!("leasehold-doctor-{}-{number}", std::process::id()));
+        for stale in stale_entries(&parent, PREFIX) {
+            // Refused for a group that is in use.
+            let _ = fs::remove_dir(stale);
+        }
+        let path = parent.join(fresh_name());
         let created = match fs::create_dir(&path) {
             Ok(()) => Trial::Worked,
             Err(error) => (&error).into(),

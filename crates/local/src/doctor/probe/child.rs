@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::script::{RECORD_LENGTH, Script, StepNumber, read_record};
 use super::system_calls;
@@ -16,17 +16,16 @@ use crate::doctor::facts::{ErrorNumber, Trial};
 /// network file system takes for ever.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often the parent looks whether a silent child has died, where the kernel has no pidfd to say so.
-/// The end of the pipe is no sign: another thread may have forked meanwhile and hold it open.
-const LOOK: Duration = Duration::from_millis(5);
+/// How often the parent looks whether a silent child has died. The end of the pipe is no sign, as
+/// another thread may have forked meanwhile and hold it open; and a pidfd, which would be one, is a
+/// call that a filter may kill us for.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A running child. Dropping it kills and reaps it.
 #[derive(Debug)]
 pub(super) struct Child {
     pid: Pid,
     report: OwnedFd,
-    /// Readable once the child has ended.
-    ending: Option<OwnedFd>,
     steps: Vec<Trial>,
     deadline: Instant,
     end: End,
@@ -48,7 +47,6 @@ impl Child {
         Ok(Self {
             pid,
             report,
-            ending: rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok(),
             steps: vec![Trial::NotTried; script.len()],
             deadline: Instant::now() + PATIENCE,
             end: End::Running,
@@ -104,13 +102,7 @@ impl Child {
             return;
         }
         let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK.subsec_nanos()) };
-        let report = PollFd::new(&self.report, PollFlags::IN);
-        let _ = match &self.ending {
-            Some(ending) => {
-                rustix::event::poll(&mut [report, PollFd::new(ending, PollFlags::IN)], Some(&wait))
-            }
-            None => rustix::event::poll(&mut [report], Some(&wait)),
-        };
+        let _ = rustix::event::poll(&mut [PollFd::new(&self.report, PollFlags::IN)], Some(&wait));
     }
 
     fn read_records(&mut self) {

@@ -140,18 +140,32 @@ fn mapped_ids(map: &str) -> u64 {
     map.lines().filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok()).sum()
 }
 
-/// The kind of container that we run in, where it says so by its customary marks.
+/// The kind of container that we run in, where it says so by its customary marks. A virtual machine
+/// made from a container's image has the marks, but its processes are in the first namespaces.
 fn container() -> Option<String> {
-    let marks = [
-        ("/.dockerenv", "docker"),
-        ("/run/.containerenv", "podman"),
+    const MARKS: [(&str, &str); 3] = [
         ("/var/run/secrets/kubernetes.io", "kubernetes"),
+        ("/run/.containerenv", "podman"),
+        ("/.dockerenv", "docker"),
     ];
-    let by_mark =
-        marks.iter().rev().find(|(path, _)| Path::new(path).exists()).map(|(_, name)| (*name).to_owned());
-    by_mark.or_else(|| {
-        let named = fs::read_to_string("/run/systemd/container").ok()?;
-        Some(named.trim().to_owned()).filter(|name| !name.is_empty())
+    if in_first_namespaces() {
+        return None;
+    }
+    MARKS.iter().find(|(path, _)| Path::new(path).exists()).map(|(_, name)| (*name).to_owned()).or_else(
+        || {
+            let named = fs::read_to_string("/run/systemd/container").ok()?;
+            Some(named.trim().to_owned()).filter(|name| !name.is_empty())
+        },
+    )
+}
+
+/// Whether this process's pid, uts and ipc namespaces are those of the kernel's start, which have
+/// fixed numbers (`include/linux/proc_ns.h`).
+fn in_first_namespaces() -> bool {
+    const FIRST: [(&str, u32); 3] = [("pid", 0xEFFF_FFFC), ("uts", 0xEFFF_FFFE), ("ipc", 0xEFFF_FFFF)];
+    FIRST.iter().all(|(kind, number)| {
+        fs::read_link(format!("/proc/self/ns/{kind}"))
+            .is_ok_and(|link| link == Path::new(&format!("{kind}:[{number}]")))
     })
 }
 

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, Result};
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
-use rustix::process::{Signal, WaitOptions};
+use rustix::process::{PidfdFlags, Signal, WaitOptions};
 use rustix::thread::UnshareFlags;
 
 use super::system_calls;
@@ -51,6 +51,16 @@ pub(super) enum Call {
     Landlock,
     /// Makes a process by `clone3`.
     Clone3,
+    /// Opens a pidfd of itself.
+    Pidfd,
+    /// Makes a process and waits for it through a pidfd.
+    WaitOnPidfd,
+    /// Resolves the current directory beneath itself.
+    Openat2,
+    /// Closes a range of descriptors that holds none.
+    CloseRange,
+    /// Makes a file in memory.
+    Memfd,
     /// Stays until it is killed.
     Hold,
 }
@@ -184,6 +194,17 @@ fn perform_call(call: &Call) -> Result<()> {
         Call::Seccomp => system_calls::install_open_seccomp_filter(),
         Call::Landlock => system_calls::enforce_landlock(),
         Call::Clone3 => system_calls::clone3_and_wait(),
+        Call::Pidfd => rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).map(drop),
+        Call::WaitOnPidfd => system_calls::fork_and_wait_on_pidfd(),
+        Call::Openat2 => {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            rustix::fs::openat2(CWD, c".", flags, Mode::empty(), ResolveFlags::BENEATH).map(drop)
+        }
+        Call::CloseRange => system_calls::close_range_of_nothing(),
+        Call::Memfd => {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            rustix::fs::memfd_create(c"leasehold-doctor", flags).map(drop)
+        }
         // Both are the business of `perform`.
         Call::ContinueInChild | Call::Hold => Err(Errno::INVAL),
     }

@@ -1,10 +1,10 @@
 //! The system calls that no safe wrapper offers. The only unsafe code of the doctor.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use rustix::io::{Errno, Result};
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
 use rustix::thread::UnshareFlags;
 
 use super::script::{self, Script};
@@ -80,6 +80,27 @@ pub(super) fn clone3_and_wait() -> Result<()> {
     let child = i32::try_from(check(child)?).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     loop {
         match rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Ok(()),
+        }
+    }
+}
+
+/// Makes a child that ends at once, and waits for its end through a pidfd.
+pub(super) fn fork_and_wait_on_pidfd() -> Result<()> {
+    // SAFETY: the child calls nothing but `_exit`, by the guard.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(ExitGuard);
+    }
+    if child < 0 {
+        return Err(last_error());
+    }
+    let child = Pid::from_raw(child).ok_or(Errno::SRCH)?;
+    let pidfd = rustix::process::pidfd_open(child, PidfdFlags::empty())?;
+    loop {
+        match rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
             Ok(_) => return Ok(()),
