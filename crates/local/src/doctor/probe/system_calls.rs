@@ -81,8 +81,9 @@ pub(super) fn clone3_and_wait() -> Result<()> {
     loop {
         match rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()) {
             Err(Errno::INTR) => {}
+            // A program that ignores SIGCHLD has its children reaped by the kernel.
+            Ok(_) | Err(Errno::CHILD) => return Ok(()),
             Err(error) => return Err(error),
-            Ok(_) => return Ok(()),
         }
     }
 }
@@ -102,8 +103,9 @@ pub(super) fn fork_and_wait_on_pidfd() -> Result<()> {
     loop {
         match rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
             Err(Errno::INTR) => {}
+            // A program that ignores SIGCHLD has its children reaped by the kernel.
+            Ok(_) | Err(Errno::CHILD) => return Ok(()),
             Err(error) => return Err(error),
-            Ok(_) => return Ok(()),
         }
     }
 }
