@@ -8,6 +8,7 @@
 mod capabilities;
 mod cgroup;
 mod config;
+pub mod doctor;
 mod execution;
 mod files;
 mod identity;
