@@ -30,6 +30,9 @@ use crate::watched::watch;
 /// How long a stream may stay silent after its command ended before its output counts as whole, when a
 /// grandchild still holds it (invariant 8).
 const QUIET: Duration = Duration::from_millis(100);
+/// And how long at all, when a grandchild never stays silent. What was in the pipe when the command ended
+/// is read in any case.
+const LONGEST_DRAIN: Duration = Duration::from_secs(1);
 /// One read takes at most this much.
 const CHUNK: usize = 256 << 10;
 /// Chunks that wait for a slow reader, beyond which the command waits too.
@@ -199,6 +202,24 @@ impl ByteSource {
     }
 }
 
+/// What is left of a stream whose command has ended.
+struct Tail {
+    /// Bytes that were in the pipe at the end and are not read yet.
+    own_bytes: u64,
+    until: tokio::time::Instant,
+}
+
+impl Tail {
+    fn new(source: &ByteSource) -> Self {
+        let own_bytes = rustix::io::ioctl_fionread(source.descriptor.get_ref()).unwrap_or(0);
+        Self { own_bytes, until: tokio::time::Instant::now() + LONGEST_DRAIN }
+    }
+
+    fn is_over(&self) -> bool {
+        self.own_bytes == 0 && tokio::time::Instant::now() >= self.until
+    }
+}
+
 /// Moves one stream to the reader until its end, or until it is quiet after the leader's end; then what
 /// a grandchild still writes is taken and dropped, so that it is not broken.
 async fn pump(
@@ -210,10 +231,16 @@ async fn pump(
     let mut buffer = Vec::new();
     let mut offset = ByteOffset::default();
     let mut wanted = true;
+    let mut tail: Option<Tail> = None;
     loop {
-        let ended = *leader_ended.borrow();
+        if tail.is_none() && *leader_ended.borrow() {
+            tail = Some(Tail::new(&source));
+        }
+        if tail.as_ref().is_some_and(Tail::is_over) {
+            return Some(source);
+        }
         let read = source.read(&mut buffer);
-        let received = if ended {
+        let received = if tail.is_some() {
             match tokio::time::timeout(QUIET, read).await {
                 Ok(received) => received,
                 Err(_) => return Some(source),
@@ -234,6 +261,9 @@ async fn pump(
                 return None;
             }
         };
+        if let Some(tail) = &mut tail {
+            tail.own_bytes = tail.own_bytes.saturating_sub(bytes.len() as u64);
+        }
         if wanted {
             let length = bytes.len();
             wanted = sender.send(Ok(OutputChunk { stream: kind, offset, bytes })).await;

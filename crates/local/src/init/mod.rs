@@ -51,6 +51,7 @@ pub fn run_if_asked() {
 fn run() -> io::Result<()> {
     // Nothing inside may look into this process, which holds descriptors of the host.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    raw::forget_ignored_signals();
     let connection = raw::take_inherited(CONNECTION_DESCRIPTOR).ok_or(io::ErrorKind::NotConnected)?;
     let signals = raw::signal_descriptor(&[libc::SIGCHLD])?;
     let mut reader = FrameReader::default();

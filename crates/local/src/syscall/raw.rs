@@ -82,7 +82,18 @@ pub(crate) fn set_ids(user: u32, group: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }).map(drop)
 }
 
-/// Puts the one signal that this program ignores back to its default action, and unblocks all.
+/// Forgets which signals whoever started this process ignored: a shell ignores some for what it runs in
+/// the background. Only the one that would end this process by a closed pipe stays ignored.
+pub(crate) fn forget_ignored_signals() {
+    for number in 1..=64 {
+        let action = if number == libc::SIGPIPE { libc::SIG_IGN } else { libc::SIG_DFL };
+        // SAFETY: both actions are valid for every signal; the kernel refuses the few that can't be
+        // changed, which is what we want.
+        unsafe { libc::signal(number, action) };
+    }
+}
+
+/// Puts the one signal that pid 1 ignores back to its default action, and unblocks all.
 pub(crate) fn reset_signals() {
     // SAFETY: the default action is valid for the signal; an all-zero set is the empty signal set; the old
     // mask is not asked for.
