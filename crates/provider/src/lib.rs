@@ -11,6 +11,7 @@
 mod capabilities;
 mod execution;
 mod files;
+pub mod layer;
 pub mod memory;
 mod provider;
 mod sandbox;

@@ -84,15 +84,17 @@ impl Control {
             SignalScope::Group => process.group.load(Ordering::Relaxed) == group,
             SignalScope::Tree => process.tree == self.number,
         });
-        reached.iter().for_each(|process| process.signal(signal, by));
+        for process in reached {
+            process.signal(signal, by);
+        }
     }
 
     /// Waits for the leader and for all that a kill must take with it.
     async fn leader_ended(&self, timeout: Option<Duration>) -> Ended {
-        if let Some(allowed) = timeout {
-            if tokio::time::timeout(allowed, self.leader.ended()).await.is_err() {
-                self.kill(&Verdict::Deadline { allowed });
-            }
+        if let Some(allowed) = timeout
+            && tokio::time::timeout(allowed, self.leader.ended()).await.is_err()
+        {
+            self.kill(&Verdict::Deadline { allowed });
         }
         let ended = self.leader.ended().await;
         let killed = {

@@ -174,7 +174,9 @@ impl Core {
             control.kill(&Verdict::SandboxStopped);
         }
         let left = self.machine.processes.pick(|_| true);
-        left.iter().for_each(|process| process.signal(SignalNumber::KILL, EndedBy::Other));
+        for process in &left {
+            process.signal(SignalNumber::KILL, EndedBy::Other);
+        }
         for process in left {
             process.ended().await;
         }

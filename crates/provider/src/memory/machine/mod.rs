@@ -62,6 +62,8 @@ impl Machine {
         let interfaces =
             b"Inter-|   Receive  |  Transmit\n face |bytes packets|bytes packets\n    lo: 0 0 0 0\n";
         tree.replace(root, Path::new("/proc/net/dev"), interfaces.to_vec(), 0o444)?;
+        let routes = b"Iface\tDestination\tGateway\n";
+        tree.replace(root, Path::new("/proc/net/route"), routes.to_vec(), 0o444)?;
         for name in program::NAMES {
             let content = [program::MAGIC, name.as_bytes()].concat();
             tree.replace(root, &Path::new("/usr/bin").join(name), content, 0o755)?;

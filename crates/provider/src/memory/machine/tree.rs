@@ -394,10 +394,11 @@ impl Tree {
     pub(in crate::memory) fn remove(&self, from: &Path, path: &Path, recursive: bool) -> io::Result<()> {
         let _held = self.hold();
         let place = self.walk(from, path, false)?;
-        if let Kind::Directory(children) = &place.existing()?.lock().kind {
-            if !children.is_empty() && !recursive {
-                return Err(io::ErrorKind::DirectoryNotEmpty.into());
-            }
+        if let Kind::Directory(children) = &place.existing()?.lock().kind
+            && !children.is_empty()
+            && !recursive
+        {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
         }
         place.detach()
     }

@@ -162,7 +162,9 @@ pub(super) fn kill(task: &Task, words: &[Word]) -> Done {
         if found.is_empty() && target != -1 {
             status = 1;
         }
-        found.iter().for_each(|process| process.signal(signal, EndedBy::Other));
+        for process in found {
+            process.signal(signal, EndedBy::Other);
+        }
     }
     Ok(status)
 }
@@ -281,10 +283,7 @@ pub(super) async fn stty(task: &Task, words: &[Word]) -> Done {
         let size = terminal.size();
         return say(task, format!("{} {}\n", size.rows, size.columns)).await;
     }
-    match words.iter().all(|word| terminal.set_mode(word)) {
-        true => Ok(0),
-        false => Err(invalid()),
-    }
+    if words.iter().all(|word| terminal.set_mode(word)) { Ok(0) } else { Err(invalid()) }
 }
 
 /// The directory that a path names, for `cd`.

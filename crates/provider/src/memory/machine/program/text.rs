@@ -42,8 +42,8 @@ fn inputs(task: &Task, names: &[Word]) -> io::Result<Vec<Descriptor>> {
 
 pub(super) async fn cat(task: &Task, names: &[Word]) -> Done {
     let mut status = 0;
-    let named: Vec<_> = if names.is_empty() { vec![Word::from(b"-")] } else { names.to_vec() };
-    for name in named.iter().filter(|name| *name != b"--") {
+    let operands: Vec<_> = if names.is_empty() { vec![Word::from(b"-")] } else { names.to_vec() };
+    for name in operands.iter().filter(|name| *name != b"--") {
         match inputs(task, std::slice::from_ref(name)) {
             Ok(opened) => {
                 for input in opened {
@@ -310,7 +310,7 @@ pub(super) async fn wc(task: &Task, words: &[Word]) -> Done {
             if piece.is_empty() {
                 break;
             }
-            total += if lines { piece.iter().filter(|byte| **byte == b'\n').count() } else { piece.len() };
+            total += if lines { piece.split(|byte| *byte == b'\n').count() - 1 } else { piece.len() };
         }
     }
     say(task, format!("{total}\n")).await

@@ -75,7 +75,7 @@ impl Shell {
         let number = |number: usize| Some(number.to_string().into_bytes());
         match name {
             b"?" => number(usize::from(self.status)),
-            b"$" => number(self.shell_id),
+            b"$" => number(self.number),
             b"!" => self.background.last().and_then(|process| number(process.id as usize)),
             b"#" => number(self.positional.len().saturating_sub(1)),
             b"@" | b"*" => Some(self.positional.get(1..).unwrap_or_default().join(&b' ')),

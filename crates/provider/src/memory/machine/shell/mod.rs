@@ -39,7 +39,7 @@ pub(super) struct Shell {
     variables: BTreeMap<Word, Word>,
     positional: Vec<Word>,
     /// `$$`: the number of the shell that is no subshell.
-    shell_id: usize,
+    number: usize,
     traps: BTreeMap<i32, Word>,
     background: Vec<Arc<Process>>,
     status: u8,
@@ -48,7 +48,7 @@ pub(super) struct Shell {
 impl Shell {
     pub(super) fn new(task: Task) -> Self {
         Self {
-            shell_id: task.process.id as usize,
+            number: task.process.id as usize,
             task,
             variables: BTreeMap::new(),
             positional: Vec::new(),
@@ -282,10 +282,13 @@ impl Shell {
         for (name, word) in assignments {
             values.push((name.clone(), self.expand_one(word).await?));
         }
+        let substituted = assignments
+            .iter()
+            .any(|(_, word)| word.iter().any(|piece| matches!(piece, parse::Piece::Substitution { .. })));
         let saved = self.task.descriptors.clone();
         let opened = self.redirect(redirects).await;
         let done = match opened {
-            Ok(true) => self.run_simple(words, values).await,
+            Ok(true) => self.run_simple(words, values, substituted).await,
             Ok(false) => Ok(1),
             Err(leave) => Err(leave),
         };
@@ -293,13 +296,13 @@ impl Shell {
         done
     }
 
-    async fn run_simple(&mut self, words: Vec<Word>, values: Vec<(Word, Word)>) -> Status {
+    async fn run_simple(&mut self, words: Vec<Word>, values: Vec<(Word, Word)>, substituted: bool) -> Status {
         let Some(name) = words.first().cloned() else {
+            // Assignments alone have the status of the last substitution in them.
             for (name, value) in values {
                 self.set(&name, value);
             }
-            // The status of a substitution, when there was one.
-            return Ok(self.status);
+            return Ok(if substituted { self.status } else { 0 });
         };
         let environment = self.task.environment.clone();
         self.task.environment.extend(values);
@@ -309,13 +312,14 @@ impl Shell {
                 Ok(Box::pin(program::run(&mut self.task, &name, &words)).await)
             }
             None => match self.task.find(&name) {
-                Ok(file) => match self.task.spawn(file, words) {
-                    Ok(process) => Ok(process.ended().await.status()),
-                    Err(_) => {
+                Ok(file) => {
+                    if let Ok(process) = self.task.spawn(file, words) {
+                        Ok(process.ended().await.status())
+                    } else {
                         self.task.complain(b"sh", "cannot fork").await;
                         Err(Leave::Exit(2))
                     }
-                },
+                }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.task.complain(&name, "not found").await;
                     Ok(127)

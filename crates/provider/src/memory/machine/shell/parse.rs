@@ -305,11 +305,11 @@ impl Parser<'_> {
                 redirects.push(redirect);
                 continue;
             }
-            if words.is_empty() {
-                if let Some(name) = self.assignment() {
-                    assignments.push((name, self.word()?.unwrap_or_default()));
-                    continue;
-                }
+            if words.is_empty()
+                && let Some(name) = self.assignment()
+            {
+                assignments.push((name, self.word()?.unwrap_or_default()));
+                continue;
             }
             match self.word()? {
                 Some(word) => words.push(word),
@@ -367,7 +367,7 @@ impl Parser<'_> {
                 b'\'' => {
                     let length = self.rest().iter().position(|byte| *byte == b'\'');
                     let length = length.ok_or_else(|| self.error("unclosed quote"))?;
-                    literal(&mut pieces, &self.rest()[..length].to_vec());
+                    literal(&mut pieces, &self.rest()[..length]);
                     self.at += length + 1;
                 }
                 b'"' => self.double_quoted(&mut pieces)?,
