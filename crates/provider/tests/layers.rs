@@ -357,3 +357,16 @@ async fn a_layered_provider_behaves_like_a_bare_one() {
     }
     assert!(suite::leftovers(&provider).await.unwrap().is_empty());
 }
+
+/// A suite that passes everything would prove nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_suite_fails_a_provider_that_loses_output_or_answers() {
+    let cases = suite::cases(&memory().capabilities());
+    let case = |name: &str| *cases.iter().find(|case| case.name() == name).unwrap();
+    let cutting = Layered::new(memory()).with(all(|rates| rates.cut_output = 1000)).build();
+    let error = case("f34_output_after_a_long_silence").run(&cutting).await.unwrap_err();
+    assert_eq!(error.operation(), "execution.output");
+    assert!(suite::leftovers(&cutting).await.unwrap().is_empty(), "a failed case cleans up too");
+    let losing = Layered::new(memory()).with(all(|rates| rates.fail_after = 1000)).build();
+    assert!(case("a_sandbox_is_found_by_id_and_by_name").run(&losing).await.is_err());
+}

@@ -27,12 +27,13 @@ declare_cases! {
 }
 
 /// One spec for each limit, for providers that must refuse it.
-pub(super) fn each_limit() -> [(Capability, ResourceLimits); 3] {
+pub(super) fn each_limit() -> [(Capability, ResourceLimits); 4] {
     let none = ResourceLimits::default;
     let size = Some(ByteSize(256 << 20));
     [
         (Capability::MemoryLimit, ResourceLimits { memory: size, ..none() }),
         (Capability::ProcessLimit, ResourceLimits { processes: Some(64), ..none() }),
+        (Capability::CpuLimit, ResourceLimits { cpus: "1".parse().ok(), ..none() }),
         (Capability::DiskLimit, ResourceLimits { disk: size, ..none() }),
     ]
 }
