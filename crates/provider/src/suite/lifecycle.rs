@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use leasehold_model::{
-    ErrorKind, ReceiptOutcome, Result, RootSource, SandboxId, SandboxState, TemplateId, Verdict,
+    ErrorKind, ImageReference, ReceiptOutcome, Result, RootSource, SandboxId, SandboxState, TemplateId,
+    UserSpec, Verdict,
 };
 
 use super::case::declare_cases;
@@ -217,6 +218,20 @@ async fn what_is_not_claimed_is_refused(bench: Arc<Workbench>) -> Result<()> {
         let mut spec = bench.spec();
         spec.workspace.as_mut().expect("the suite's spec has one").source = Some("/".into());
         refused(bench.provider().create(spec).await, kind, "create with a directory of the host");
+    }
+    if unclaimed(Capability::Images) {
+        let mut spec = bench.spec();
+        spec.root = RootSource::Image(ImageReference("leasehold.invalid/none:1".into()));
+        refused(bench.provider().create(spec).await, kind, "create from an image");
+    }
+    if unclaimed(Capability::OtherUsers) {
+        let mut command = leasehold_model::CommandSpec::new(["id", "-u"]);
+        command.user = Some(UserSpec::Id { user: 54_321, group: None });
+        refused(sandbox.exec(command).await, kind, "exec as another user");
+    }
+    if unclaimed(Capability::Stdin) {
+        let command = leasehold_model::CommandSpec::new(["cat"]).with_stdin();
+        refused(sandbox.exec(command).await, kind, "exec with a stream as input");
     }
     if unclaimed(Capability::Terminal) {
         let command = leasehold_model::CommandSpec::shell("true")
