@@ -215,8 +215,7 @@ impl Shared {
         let record = record.like(new_id()?, name);
         let shared = Arc::clone(self);
         let (record, lock) = blocking(move || {
-            check_name_is_free(&shared, &record.name)?;
-            let lock = shared.store.create(&record)?;
+            let lock = shared.store.create_named(&record)?;
             Ok((record, lock))
         })
         .await?;
@@ -307,10 +306,6 @@ impl Provider for LocalProvider {
         let shared = Arc::clone(&self.shared);
         let new = new_id()?;
         let (record, lock) = blocking(move || {
-            // A name that was made up for one run needs no search through all others.
-            if !spec.bound_to_creator {
-                check_name_is_free(&shared, &spec.name)?;
-            }
             let mut record = Record::new(new, &spec, baseline());
             if let RootSource::Template(id) = &spec.root {
                 let template = template::load(&shared.store, id)?
@@ -325,7 +320,12 @@ impl Provider for LocalProvider {
                 record.frozen = template.chain();
                 record.root = template.root;
             }
-            let lock = shared.store.create(&record)?;
+            // A name that was made up for one run needs no search through all others.
+            let lock = if record.bound_to_creator {
+                shared.store.create(&record)?
+            } else {
+                shared.store.create_named(&record)?
+            };
             Ok((record, lock))
         })
         .await?;
@@ -386,18 +386,6 @@ impl Provider for LocalProvider {
     async fn destroy(&self, id: &SandboxId) -> Result<Receipt> {
         self.handle(id.clone(), None).delete().await
     }
-}
-
-fn check_name_is_free(shared: &Shared, name: &AttemptName) -> Result<()> {
-    if shared.store.records()?.iter().any(|(record, _)| record.name == *name) {
-        return Err(Error::new(
-            ErrorKind::AlreadyExists,
-            "sandbox.create",
-            format!("there is a sandbox named `{name}` already"),
-        )
-        .with_hint("choose another name, or delete that one"));
-    }
-    Ok(())
 }
 
 /// The host's clock as file systems stamp files.

@@ -141,6 +141,28 @@ impl Store {
         Ok(lock)
     }
 
+    /// The same, once no other sandbox has its name. Of several processes that try, one succeeds.
+    pub(crate) fn create_named(&self, record: &Record) -> Result<OwnedFd> {
+        let path = self.root.join("names.lock");
+        let file = File::create(&path).map_err(cannot("open", &path))?;
+        rustix::fs::flock(&file, FlockOperation::LockExclusive)
+            .map_err(io::Error::from)
+            .map_err(cannot("lock", &path))?;
+        if self
+            .records()?
+            .iter()
+            .any(|(other, lives)| other.name == record.name && (*lives || !other.is_expired()))
+        {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                "sandbox.create",
+                format!("there is a sandbox named `{}` already", record.name),
+            )
+            .with_hint("choose another name, or delete that one"));
+        }
+        self.create(record)
+    }
+
     fn lock_sandboxes(&self, operation: FlockOperation) -> Result<File> {
         let path = self.root.join("sandboxes");
         let directory = File::open(&path).map_err(cannot("open", &path))?;

@@ -131,7 +131,7 @@ impl Worker {
         Ok(())
     }
 
-    fn abandon_scratch(&mut self) {
+    pub(super) fn abandon_scratch(&mut self) {
         if let Some(scratch) = self.scratch.take() {
             let _ = rustix::fs::unlinkat(&scratch.directory, &scratch.scratch_name, AtFlags::empty());
         }

@@ -34,15 +34,18 @@ pub(super) fn open(plan: &StartPlan) -> io::Result<OwnedFd> {
         rustix::process::umask(rustix::fs::Mode::empty());
         let _ = rustix::process::chdir(&*plan.directory);
         harden::give_up(account.user == 0)?;
-        serve(&rustix::stdio::stdin().try_clone_to_owned()?)
+        let mut worker = Worker::default();
+        let served = serve(&rustix::stdio::stdin().try_clone_to_owned()?, &mut worker);
+        // The host may have gone in the middle of a write; then the old file is the file.
+        worker.abandon_scratch();
+        served
     };
     raw::exit_now(i32::from(become_server().is_err()))
 }
 
-fn serve(socket: &OwnedFd) -> io::Result<()> {
+fn serve(socket: &OwnedFd, worker: &mut Worker) -> io::Result<()> {
     let mut reader = FrameReader::default();
     let mut writer = FrameWriter::default();
-    let mut worker = Worker::default();
     loop {
         while let Some((request, _)) = reader.next::<FilesRequest>()? {
             for (reply, descriptor) in worker.answer(request) {
