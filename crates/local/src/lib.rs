@@ -1,1 +1,3 @@
-//! x
+//! The embedded sandbox provider.
+
+pub mod image;
