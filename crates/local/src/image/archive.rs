@@ -25,6 +25,9 @@ use super::platform::Platform;
 use super::source::{BlobAddress, BlobSource, FoundImage, LayerBlob};
 use super::tarball::{EntryKind, Skip, Tarball};
 
+/// Members of a real archive: some for each layer.
+const MEMBERS: usize = 100_000;
+
 /// Links between members that are followed: old `docker save` shares layers by them.
 const LINKS: usize = 8;
 
@@ -153,14 +156,17 @@ impl Archive {
         let mut members = HashMap::new();
         while let Some(entry) = tarball.next()? {
             cancellation.check()?;
-            if members.len() as u64 >= limits.entries {
+            if members.len() >= MEMBERS {
                 return Err(Error::new(
                     ErrorKind::LimitExceeded,
                     "image.resolve",
                     "the archive has too many members",
                 ));
             }
-            // Names that are no text are of no member we look for.
+            // Names that are no text or endless are of no member we look for.
+            if entry.path.len().max(entry.link.len()) > limits.path_bytes {
+                continue;
+            }
             let Ok(name) = String::from_utf8(entry.path) else { continue };
             let name = normalised("", &name);
             let member = match entry.kind {

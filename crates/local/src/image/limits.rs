@@ -4,7 +4,7 @@
 /// which one can exhaust the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnpackLimits {
-    /// Files, directories and links made, parents that the archive left out included.
+    /// Entries of the archive, and directories made for them that it left out.
     pub entries: u64,
     /// Bytes of the decompressed archive.
     pub total_bytes: u64,
@@ -18,6 +18,8 @@ pub struct UnpackLimits {
     pub depth: usize,
     /// Bytes of one extension header, and so of a path, a link and all attributes of one entry.
     pub header_bytes: u64,
+    /// Bytes of memory for what must be remembered to the end: directories and deletions.
+    pub memory_bytes: usize,
     /// Bytes of one extended attribute's value (the kernel's own bound is 64 KiB).
     pub attribute_bytes: usize,
 }
@@ -32,6 +34,7 @@ impl Default for UnpackLimits {
             path_bytes: 4_095,
             depth: 256,
             header_bytes: 1 << 20,
+            memory_bytes: 512 << 20,
             attribute_bytes: 64 << 10,
         }
     }

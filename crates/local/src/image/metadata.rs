@@ -40,6 +40,11 @@ impl Metadata {
         }
     }
 
+    /// What the attributes need of memory.
+    pub(super) fn attribute_bytes(&self) -> usize {
+        self.attributes.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
     /// What a directory gets that the archive needs and does not hold. The time is fixed, so that
     /// the same layer gives the same tree.
     pub(super) fn assumed() -> Self {

@@ -69,7 +69,7 @@ impl fmt::Display for NoteReason {
 /// What unpacking one layer did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnpackReport {
-    /// Files, directories and links made.
+    /// Entries of the archive, and directories made for them that it left out.
     pub entries: u64,
     /// Bytes of file content written.
     pub bytes: u64,

@@ -88,8 +88,15 @@ fn client(name: &Reference, plain_http: &[String]) -> Result<Client> {
     // means that the choice was made already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let registry = name.resolve_registry().to_owned();
-    let plain = is_loopback(&registry) || plain_http.contains(&registry);
+    let loopback = is_loopback(&registry);
+    let plain = loopback || plain_http.contains(&registry);
+    // A proxy from the environment would carry what is meant to stay on this machine, in plain text.
+    // Naming one (that nobody is) replaces the environment's; the exceptions are reached directly.
+    let direct = loopback.then(|| ("http://127.0.0.1:9".to_owned(), "127.0.0.0/8,::1,localhost".to_owned()));
+    let (nobody, exceptions) = direct.unzip();
     let config = ClientConfig {
+        http_proxy: nobody,
+        no_proxy: exceptions,
         protocol: ClientProtocol::HttpsExcept(if plain { vec![registry] } else { Vec::new() }),
         read_timeout: Some(SILENCE),
         connect_timeout: Some(CONNECT),

@@ -74,7 +74,11 @@ pub(super) fn sweep(place: &Path, unpacker: &dyn LayerUnpacker) -> Result<u64> {
         let Some(lock) = FileLock::try_take(&lock_path(place, name), LockMode::Exclusive)? else { continue };
         let path = place.join(name);
         if path.symlink_metadata().is_ok() {
-            unpacker.remove(&path)?;
+            if let Err(error) = unpacker.remove(&path) {
+                // Made with another owner map, perhaps; no reason not to open the store.
+                tracing::warn!(%error, path = %path.display(), "a temporary directory cannot be removed");
+                continue;
+            }
             removed += 1;
         }
         lock.remove()?;

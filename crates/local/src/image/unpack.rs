@@ -23,6 +23,9 @@ use super::removal;
 use super::tarball::{Entry, EntryKind, Streamed, Tarball};
 use super::whiteout::{self, Marker, Placed};
 
+/// What one remembered path costs beside its bytes, about.
+const PER_ENTRY: usize = 128;
+
 /// Longer targets are refused by the kernel.
 const LINK_BYTES: usize = 4_095;
 
@@ -31,7 +34,7 @@ const LINK_BYTES: usize = 4_095;
 /// Blocking, and plain: a helper inside a user namespace can run it where the ids of the owner map
 /// are to be had. Whatever the archive holds, nothing outside `destination` is touched. Modes and
 /// times of directories are set last, so an unwritable directory can still be filled. On an error
-/// the directory is left half full: remove it with [`removal::remove_tree`].
+/// the directory is left half full: remove it with [`super::remove_tree`].
 pub fn unpack_layer(
     reader: impl Read,
     destination: &Path,
@@ -47,6 +50,7 @@ pub fn unpack_layer(
         hidden: HashSet::new(),
         skipped: HashSet::new(),
         report: UnpackReport::default(),
+        memory: Memory(limits.memory_bytes),
         buffer: vec![0; 128 << 10],
     };
     let mut tarball = Tarball::new(Streamed(reader), limits.header_bytes);
@@ -66,11 +70,33 @@ struct Unpacker<'run> {
     /// Entries left out, to which hard links may point.
     skipped: HashSet<EntryPath>,
     report: UnpackReport,
+    memory: Memory,
     buffer: Vec<u8>,
+}
+
+/// What may still be remembered of a layer until its end.
+struct Memory(usize);
+
+impl Memory {
+    fn take(&mut self, bytes: usize) -> Result<()> {
+        match self.0.checked_sub(bytes + PER_ENTRY) {
+            Some(left) => {
+                self.0 = left;
+                Ok(())
+            }
+            None => Err(Error::new(
+                ErrorKind::LimitExceeded,
+                "image.unpack",
+                "the paths of the layer's directories and deletions need too much memory",
+            )
+            .with_hint("raise the limit if the image is to be trusted")),
+        }
+    }
 }
 
 impl Unpacker<'_> {
     fn entry<R: Read>(&mut self, mut entry: Entry, tarball: &mut Tarball<Streamed<R>>) -> Result<()> {
+        count(&mut self.report, self.applier.limits)?;
         let path = EntryPath::parse(&entry.path, "its path", self.applier.limits)?;
         if path.is_root() {
             if entry.kind != EntryKind::Directory {
@@ -98,25 +124,26 @@ impl Unpacker<'_> {
             EntryKind::Symlink => self.symlink(&path, &mut entry),
             EntryKind::HardLink => self.hard_link(path, &entry),
             EntryKind::Fifo => self.fifo(&path, &mut entry),
-            EntryKind::Device => {
-                self.report.note(path.as_bytes(), NoteReason::DeviceSkipped);
-                self.skipped.insert(path);
-                Ok(())
-            }
-            EntryKind::Unknown(kind) => {
-                self.report.note(path.as_bytes(), NoteReason::UnknownKindSkipped(kind));
-                self.skipped.insert(path);
-                Ok(())
-            }
+            EntryKind::Device => self.skip(path, NoteReason::DeviceSkipped),
+            EntryKind::Unknown(kind) => self.skip(path, NoteReason::UnknownKindSkipped(kind)),
         }
+    }
+
+    /// Leaves an entry out, which later hard links to it must know.
+    fn skip(&mut self, path: EntryPath, reason: NoteReason) -> Result<()> {
+        self.report.note(path.as_bytes(), reason);
+        self.memory.take(path.as_bytes().len())?;
+        self.skipped.insert(path);
+        Ok(())
     }
 
     /// The directory that holds an entry, made where the archive left it out.
     fn parent(&mut self, path: &EntryPath) -> Result<Rc<OwnedFd>> {
-        let Self { root, directories, report, applier, .. } = self;
+        let Self { root, directories, report, applier, memory, .. } = self;
         root.directory_or_make(&path.parent(), path, |made| {
             count(report, applier.limits)?;
             report.note(made.as_bytes(), NoteReason::ParentAssumed);
+            memory.take(made.as_bytes().len())?;
             directories.insert(made.clone(), Metadata::assumed());
             Ok(())
         })
@@ -124,7 +151,6 @@ impl Unpacker<'_> {
 
     fn directory(&mut self, path: EntryPath, metadata: Metadata) -> Result<()> {
         let parent = self.parent(&path)?;
-        count(&mut self.report, self.applier.limits)?;
         match mkdirat(&*parent, path.name(), WORKING_MODE) {
             Ok(()) => {}
             Err(Errno::EXIST) => {
@@ -141,6 +167,7 @@ impl Unpacker<'_> {
         if self.hidden.contains(&path) {
             self.opaque(&path)?;
         }
+        self.memory.take(path.as_bytes().len() + metadata.attribute_bytes())?;
         self.directories.insert(path, metadata);
         Ok(())
     }
@@ -207,9 +234,7 @@ impl Unpacker<'_> {
             return Err(hostile(&entry.path, "its link target is a directory"));
         }
         if self.skipped.contains(&target) {
-            self.report.note(path.as_bytes(), NoteReason::LinkToSkipped);
-            self.skipped.insert(path);
-            return Ok(());
+            return self.skip(path, NoteReason::LinkToSkipped);
         }
         let missing = || hostile(&entry.path, "its link target is not in the archive before it");
         let Some(directory) = self.root.directory(&target.parent(), &path)? else { return Err(missing()) };
@@ -250,7 +275,6 @@ impl Unpacker<'_> {
         mut call: impl FnMut(&OwnedFd, &[u8]) -> rustix::io::Result<T>,
     ) -> Result<T> {
         let parent = self.parent(path)?;
-        count(&mut self.report, self.applier.limits)?;
         self.skipped.remove(path);
         match call(&parent, path.name()) {
             Err(Errno::EXIST) => {
@@ -280,10 +304,10 @@ impl Unpacker<'_> {
 
     fn hide(&mut self, path: &EntryPath) -> Result<()> {
         let parent = self.parent(path)?;
-        count(&mut self.report, self.applier.limits)?;
         if whiteout::place(parent.as_fd(), path.name())? == Placed::DirectoryThere {
             self.opaque(path)?;
         }
+        self.memory.take(path.as_bytes().len())?;
         self.hidden.insert(path.clone());
         Ok(())
     }

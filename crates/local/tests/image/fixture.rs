@@ -185,12 +185,17 @@ impl TestImage {
     pub(crate) fn for_platform(layers: Vec<Layer>, packing: Packing, architecture: &str) -> Self {
         let archives: Vec<_> = layers.into_iter().map(Layer::finish).collect();
         let diff_ids: Vec<_> = archives.iter().map(|archive| Digest::of(archive)).collect();
-        let (suffix, pack): (_, fn(&[u8]) -> Vec<u8>) = match packing {
-            Packing::Plain => ("", <[u8]>::to_vec),
-            Packing::Gzip => ("+gzip", gzip),
-            Packing::Zstd => ("+zstd", zstd),
+        let suffix = match packing {
+            Packing::Plain => "",
+            Packing::Gzip => "+gzip",
+            Packing::Zstd => "+zstd",
         };
-        let blobs = archives.iter().map(|archive| pack(archive)).collect();
+        let pack = |archive: &Vec<u8>| match packing {
+            Packing::Plain => archive.clone(),
+            Packing::Gzip => gzip(archive),
+            Packing::Zstd => zstd(archive),
+        };
+        let blobs = archives.iter().map(pack).collect();
         Self::from_parts(
             blobs,
             diff_ids,
@@ -293,3 +298,13 @@ pub(crate) fn names(path: &Path) -> Vec<String> {
     names.sort();
     names
 }
+
+/// This test program as another process that runs one test, which asks by [`TASK`] what it is to do.
+pub(crate) fn again(test: &str, task: &str) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(TASK, task);
+    command
+}
+
+/// The environment variable by which a test knows that it is the second process of another test.
+pub(crate) const TASK: &str = "LEASEHOLD_IMAGE_TEST_TASK";

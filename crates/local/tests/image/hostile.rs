@@ -126,6 +126,24 @@ fn every_limit_bites_and_says_so() {
 }
 
 #[test]
+fn what_must_be_remembered_is_bounded() {
+    let limits = UnpackLimits { memory_bytes: 1_000, ..UnpackLimits::default() };
+    let mut directories = Layer::new();
+    let mut deletions = Layer::new();
+    let mut devices = Layer::new();
+    for number in 0..20 {
+        directories = directories.directory(&number.to_string(), 0o755);
+        deletions = deletions.file(&format!(".wh.{number}"), b"");
+        devices = devices.entry(EntryType::Char, number.to_string().as_bytes(), 0o644, b"", b"");
+    }
+    for layer in [directories, deletions, devices] {
+        let place = Place::new();
+        let error = unpack_with(&place, layer, &limits).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error:?}");
+    }
+}
+
+#[test]
 fn broken_archives_are_corrupt() {
     let whole = Layer::new().file("a", &[7; 2_000]).finish();
     for cut in [1, 511, 513, 1_000, 2_000] {

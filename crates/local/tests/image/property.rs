@@ -87,6 +87,67 @@ fn read(path: &Path) -> Node {
     Node::Directory { mode, seconds: metadata.mtime(), children }
 }
 
+/// The other side: the archives of the tool that everybody has.
+#[test]
+fn what_gnu_tar_writes_in_any_format_comes_out_as_it_went_in() {
+    let place = Place::new();
+    let source = place.join("source");
+    fs::create_dir_all(source.join("deep/er")).unwrap();
+    let long = "long-name-".repeat(20);
+    let longer = source.join("deep").join(&long).join(&long);
+    fs::create_dir_all(&longer).unwrap();
+    fs::write(longer.join(&long), "long").unwrap();
+    fs::write(source.join("deep/er/file"), vec![3; 70_000]).unwrap();
+    std::os::unix::fs::symlink(longer.join("target"), source.join("link")).unwrap();
+    fs::hard_link(source.join("deep/er/file"), source.join("hard")).unwrap();
+    let sparse = fs::File::create(source.join("sparse")).unwrap();
+    sparse.set_len(4 << 20).unwrap();
+    for piece in 0..30 {
+        std::os::unix::fs::FileExt::write_all_at(&sparse, b"data", piece * 131_072 + 5).unwrap();
+    }
+    sparse.set_modified(std::time::SystemTime::UNIX_EPOCH - std::time::Duration::from_secs(7)).unwrap();
+    fs::set_permissions(source.join("deep/er"), fs::Permissions::from_mode(0o555)).unwrap();
+
+    for format in ["--format=gnu", "--format=oldgnu", "--format=posix"] {
+        for version in ["0.0", "0.1", "1.0"] {
+            let output = std::process::Command::new("tar")
+                .args([format, "--sparse", "--sparse-version", version, "-c", "-C"])
+                .arg(&source)
+                .arg(".")
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let place = Place::new();
+            let (tree, report) = unpack(&place, Layer::new().bytes(&output.stdout)).unwrap();
+            assert_eq!(report.notes, []);
+            assert!(
+                fs::metadata(tree.join("sparse")).unwrap().blocks() * 512 < 2 << 20,
+                "{format} {version}"
+            );
+            let inode = |path: &str| fs::metadata(tree.join(path)).unwrap().ino();
+            assert_eq!(inode("hard"), inode("deep/er/file"));
+            // Only the PAX format keeps fractions of seconds.
+            let found = whole_seconds(read(&tree));
+            // Reading changes modes, so what is compared against is read from a copy.
+            let copy = place.join("copy");
+            let status = std::process::Command::new("cp").arg("-a").args([&source, &copy]).status().unwrap();
+            assert!(status.success());
+            assert!(found == whole_seconds(read(&copy)), "{format} {version}");
+        }
+    }
+}
+
+fn whole_seconds(node: Node) -> Node {
+    match node {
+        Node::File { data, mode, seconds, .. } => Node::File { data, mode, seconds, nanoseconds: 0 },
+        Node::Directory { mode, seconds, children } => {
+            let children = children.into_iter().map(|(name, child)| (name, whole_seconds(child))).collect();
+            Node::Directory { mode, seconds, children }
+        }
+        link @ Node::Symlink(_) => link,
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 

@@ -19,7 +19,7 @@ use oci_client::manifest::{
 use oci_client::secrets::RegistryAuth;
 use oci_client::{Client, Reference};
 
-use crate::fixture::{INDEX, Layer, MANIFEST, Packing, Place, TestImage, defaults, names};
+use crate::fixture::{INDEX, Layer, MANIFEST, Packing, Place, TestImage, again, defaults, names};
 
 /// The registry's password file: user `reader`, password `open sesame`, as bcrypt.
 const PASSWORDS: &str = "reader:$2y$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wCW\n";
@@ -40,10 +40,10 @@ impl Registry {
         );
         if with_password {
             fs::write(place.join("passwords"), PASSWORDS).unwrap();
-            config.push_str(&format!(
-                "auth:\n  htpasswd:\n    realm: test\n    path: {}\n",
-                place.join("passwords").display()
-            ));
+            let passwords = place.join("passwords");
+            let lines = ["auth:", "  htpasswd:", "    realm: test", "    path: "];
+            config.push_str(&lines.join("\n"));
+            config.push_str(passwords.to_str().unwrap());
         }
         fs::write(place.join("registry.yml"), config).unwrap();
         let mut child = Command::new("docker-registry")
@@ -76,7 +76,14 @@ impl Registry {
     fn client(&self) -> Client {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let protocol = ClientProtocol::HttpsExcept(vec![self.host.clone()]);
-        Client::try_from(ClientConfig { protocol, ..ClientConfig::default() }).unwrap()
+        let (proxy, exceptions) = ("http://127.0.0.1:9".into(), "127.0.0.1".into());
+        let config = ClientConfig {
+            protocol,
+            http_proxy: Some(proxy),
+            no_proxy: Some(exceptions),
+            ..ClientConfig::default()
+        };
+        Client::try_from(config).unwrap()
     }
 
     async fn push(&self, rest: &str, image: &TestImage, auth: &RegistryAuth) {
@@ -236,4 +243,17 @@ async fn a_private_registry_wants_the_right_password() {
     let image = store(&place, Some(right.clone())).await.resolve(&reference, &defaults()).await.unwrap();
     assert_eq!(fs::read(image.layers[0].join("file")).unwrap(), b"secret");
     assert_eq!(right.asked.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_proxy_in_the_environment_is_not_asked_for_a_registry_on_this_machine() {
+    let output = again("registry::an_index_leads_to_this_platform", "")
+        .env("http_proxy", "http://127.0.0.1:1")
+        .env("HTTP_PROXY", "http://127.0.0.1:1")
+        .env_remove("no_proxy")
+        .env_remove("NO_PROXY")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }

@@ -9,7 +9,9 @@ use leasehold_local::image::{GarbageReport, ImageStore, ImageStoreOptions, Owner
 use leasehold_model::{ErrorKind, ImageReference};
 use tar::EntryType;
 
-use crate::fixture::{Layer, Packing, Place, TestImage, defaults, is_root, names, reference, store};
+use crate::fixture::{
+    Layer, Packing, Place, TASK, TestImage, again, defaults, is_root, names, reference, store,
+};
 
 fn nothing(_: &Path) -> bool {
     false
@@ -103,7 +105,7 @@ async fn what_a_crash_left_is_removed_and_live_work_is_not() {
     fs::write(temporary.join("99999-1-1.lock"), "").unwrap();
     fs::create_dir(temporary.join("live")).unwrap();
     let lock = fs::File::create(temporary.join("live.lock")).unwrap();
-    lock.lock().unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let store = store(&place).await;
     assert_eq!(names(&temporary), ["live", "live.lock"]);
     drop(lock);
@@ -193,4 +195,74 @@ async fn dropping_a_resolution_stops_it_and_leaves_the_store_usable() {
     let image = store.resolve(&reference, &defaults()).await.unwrap();
     assert_eq!(image.layers.len(), 3);
     assert!(store.list().await.unwrap()[0].resolved_at <= SystemTime::now());
+}
+
+/// A store with an image whose only layer takes a while.
+fn slow_image(place: &Place) -> ImageReference {
+    let mut layer = Layer::new();
+    for number in 0..3_000 {
+        layer = layer.directory(&format!("d{number}"), 0o555).file(&format!("d{number}/f"), &[b'x'; 3_000]);
+    }
+    TestImage::new(vec![layer], Packing::Gzip).write_layout(&place.join("layout"))
+}
+
+#[tokio::test]
+async fn a_killed_process_leaves_only_temporaries_and_the_next_opening_removes_them() {
+    if let Ok(task) = std::env::var(TASK) {
+        let (directory, layout) = task.split_once('|').unwrap();
+        let store = ImageStore::open(directory.into(), ImageStoreOptions::default()).await.unwrap();
+        store.resolve(&ImageReference(layout.to_owned()), &defaults()).await.unwrap();
+        return;
+    }
+    let place = Place::new();
+    let reference = slow_image(&place);
+    let temporary = place.join("store/temporary");
+    let task = format!("{}|{}", place.join("store").display(), reference.0);
+    let name = "sharing::a_killed_process_leaves_only_temporaries_and_the_next_opening_removes_them";
+    let mut child = again(name, &task).stdout(std::process::Stdio::null()).spawn().unwrap();
+    // Killed as soon as it has begun to unpack.
+    let begun = || names(&temporary).iter().any(|name| temporary.join(name).join("layer/tree/d9").exists());
+    while !begun() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_ne!(names(&temporary), [""; 0]);
+    let store = store(&place).await;
+    assert_eq!(names(&temporary), [""; 0]);
+    assert_eq!(names(&place.join("store/layers/single")), [""; 0]);
+    let image = store.resolve(&reference, &defaults()).await.unwrap();
+    assert_eq!(fs::read(image.layers[0].join("d2999/f")).unwrap().len(), 3_000);
+}
+
+#[tokio::test]
+async fn several_processes_unpack_a_layer_once() {
+    if let Ok(task) = std::env::var(TASK) {
+        let (directory, layout) = task.split_once('|').unwrap();
+        let store = ImageStore::open(directory.into(), ImageStoreOptions::default()).await.unwrap();
+        let image = store.resolve(&ImageReference(layout.to_owned()), &defaults()).await.unwrap();
+        println!("inode {}", fs::metadata(image.layers[0].join("d7/f")).unwrap().ino());
+        return;
+    }
+    let place = Place::new();
+    let reference = slow_image(&place);
+    let task = format!("{}|{}", place.join("store").display(), reference.0);
+    let spawn = |_| {
+        let mut command = again("sharing::several_processes_unpack_a_layer_once", &task);
+        command.stdout(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let children: Vec<_> = (0..4).map(spawn).collect();
+    let mut inodes: Vec<_> = children
+        .into_iter()
+        .map(|child| {
+            let output = child.wait_with_output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert!(output.status.success(), "{text}");
+            text.lines().find(|line| line.contains("inode ")).unwrap().rsplit(' ').next().unwrap().to_owned()
+        })
+        .collect();
+    inodes.dedup();
+    assert_eq!(inodes.len(), 1, "{inodes:?}");
+    assert_eq!(names(&place.join("store/temporary")), [""; 0]);
 }
