@@ -21,8 +21,8 @@ pub struct ImageSummary {
     pub references: Vec<String>,
     /// Its layers' decompressed digests, from the bottom up.
     pub layers: Vec<Digest>,
-    /// When it was last found at its source.
-    pub resolved_at: SystemTime,
+    /// When it was recorded, or a reference to it was.
+    pub recorded_at: SystemTime,
 }
 
 /// A record: the summary and the configuration as it was written.
@@ -87,6 +87,16 @@ impl Records {
     pub(super) fn by_reference(&self, reference: &str) -> Result<Option<ImageRecord>> {
         let named = |record: &ImageRecord| record.summary.references.iter().any(|known| known == reference);
         Ok(self.all()?.into_iter().find(named))
+    }
+
+    /// Whether an image is recorded under a reference already, so that nothing need be written.
+    pub(super) fn has(&self, record: &ImageRecord, reference: &str) -> bool {
+        let Some(known) = self.get(&record.summary.digest).unwrap_or_default() else { return false };
+        // Several records with one reference never last: the writer takes it from the others.
+        known.config == record.config
+            && known.summary.layers == record.summary.layers
+            && known.summary.references.iter().any(|text| text == reference)
+            && known.stamps.get(reference) == record.stamps.get(reference)
     }
 
     /// Writes a record and lets its reference lead there alone.

@@ -276,13 +276,18 @@ async fn unpack(
         digest: digest.clone(),
         references: Vec::new(),
         layers: document.diff_ids.clone(),
-        resolved_at: SystemTime::now(),
+        recorded_at: SystemTime::now(),
     };
     let store = Arc::clone(store);
     blocking(move || {
-        let _lock = store.lock()?;
         let stamps = stamp.map(|stamp| (key.clone(), stamp)).into_iter().collect();
-        store.records.put(ImageRecord { summary, config, stamps }, &key)
+        let record = ImageRecord { summary, config, stamps };
+        // Writing waits for the disk, and starting a sandbox should not.
+        if store.records.has(&record, &key) {
+            return Ok(());
+        }
+        let _lock = store.lock()?;
+        store.records.put(record, &key)
     })
     .await?;
     Ok(assemble(digest, document, leased))

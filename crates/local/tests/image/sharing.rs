@@ -94,6 +94,23 @@ async fn a_reference_that_moves_leaves_garbage_behind() {
 }
 
 #[tokio::test]
+async fn an_image_that_is_known_is_not_recorded_again() {
+    let place = Place::new();
+    let reference = TestImage::small("known").write_layout(&place.join("layout"));
+    let store = store(&place).await;
+    let record = || {
+        let directory = place.join("store/images");
+        let path = directory.join(&names(&directory)[0]);
+        let metadata = fs::metadata(path).unwrap();
+        (metadata.ino(), metadata.mtime(), metadata.mtime_nsec())
+    };
+    store.resolve(&reference, &defaults()).await.unwrap();
+    let before = record();
+    store.resolve(&reference, &defaults()).await.unwrap();
+    assert_eq!(record(), before);
+}
+
+#[tokio::test]
 async fn what_a_crash_left_is_removed_and_live_work_is_not() {
     let place = Place::new();
     drop(store(&place).await);
@@ -194,7 +211,7 @@ async fn dropping_a_resolution_stops_it_and_leaves_the_store_usable() {
     }
     let image = store.resolve(&reference, &defaults()).await.unwrap();
     assert_eq!(image.layers.len(), 3);
-    assert!(store.list().await.unwrap()[0].resolved_at <= SystemTime::now());
+    assert!(store.list().await.unwrap()[0].recorded_at <= SystemTime::now());
 }
 
 /// A store with an image whose only layer takes a while.

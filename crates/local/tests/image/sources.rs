@@ -218,6 +218,20 @@ async fn damage_anywhere_is_found_and_nothing_is_kept() {
 }
 
 #[tokio::test]
+async fn a_blob_that_unpacks_right_and_has_another_digest_is_corrupt() {
+    let place = Place::new();
+    let image = TestImage::small("the same content");
+    let reference = image.write_layout(&place.join("layout"));
+    let path = write_blob(&place.join("layout"), &image.blobs[0]);
+    let mut other = image.blobs[0].clone();
+    // The time in the gzip header, which changes nothing else.
+    other[4] ^= 1;
+    fs::write(path, other).unwrap();
+    let error = refused(&reference).await;
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+}
+
+#[tokio::test]
 async fn a_layer_that_is_not_what_the_configuration_names_is_corrupt() {
     let place = Place::new();
     let architecture = Platform::host().architecture;
