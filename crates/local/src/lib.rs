@@ -12,6 +12,7 @@ pub mod doctor;
 mod execution;
 mod files;
 mod identity;
+pub mod image;
 mod init;
 mod launch;
 mod link;
