@@ -7,6 +7,7 @@
 
 mod capabilities;
 mod cgroup;
+pub mod changes;
 mod config;
 pub mod doctor;
 mod execution;
