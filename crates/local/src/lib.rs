@@ -21,12 +21,12 @@ mod plan;
 mod protocol;
 mod provider;
 mod record;
+mod removal;
 mod sandbox;
 mod store;
 mod syscall;
 mod template;
 mod toolchain;
-mod tree;
 mod watched;
 
 pub use config::LocalConfig;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::Record;
 use crate::store::Store;
-use crate::tree::remove_tree;
+use crate::removal::remove_tree;
 
 const FILE: &str = "template.json";
 
@@ -113,7 +113,7 @@ pub(crate) fn freeze(store: &Store, record: &mut Record, id: TemplateId, hidden:
         if upper.is_dir() {
             let frozen = target.join(entry.file_name());
             fs::rename(&upper, &frozen).map_err(cannot("freeze", &upper))?;
-            remove_tree(&entry.path().join("work")).map_err(cannot("clear", &entry.path()))?;
+            remove_tree(&entry.path().join("work"))?;
         }
     }
     Ok(template)
@@ -152,7 +152,7 @@ pub(crate) fn remove_unused(store: &Store) -> Result<()> {
         }
         for template in unused {
             let path = store.template(template.id.as_str());
-            remove_tree(&path).map_err(cannot("remove", &path))?;
+            remove_tree(&path)?;
         }
     }
 }

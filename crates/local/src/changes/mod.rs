@@ -8,7 +8,6 @@
 //! - [`scan`] lists the changes by comparing the upper with the base;
 //! - [`diff`] writes them as a patch that `git apply` takes;
 //! - [`apply`] carries them to the base, refusing to overwrite what the host changed meanwhile;
-//! - [`discard`] removes the upper.
 //!
 //! Every path is resolved beneath its root by the kernel (`openat2`), every file is replaced in one
 //! step, and a failing entry never stops the others. All functions block; asynchronous callers put
@@ -28,7 +27,6 @@ mod comparison;
 mod conflict;
 mod copy;
 mod difference;
-mod discard;
 mod finish;
 mod hunk;
 mod owner;
@@ -48,7 +46,6 @@ pub use baseline::{Baseline, Timestamp};
 pub use cancellation::Cancellation;
 pub use change::{Below, Change, ChangeKind, ChangeSet, Counts, FileType, Note, Owner, Problem};
 pub use difference::{DiffOptions, diff};
-pub use discard::discard;
 pub use owner::OwnerMap;
 pub use relative_path::RelativePath;
 pub use report::{

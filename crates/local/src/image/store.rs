@@ -31,7 +31,7 @@ use super::owner::OwnerMap;
 use super::record::{ImageSummary, Records};
 use super::reference::ImageLocation;
 use super::registry::CredentialSource;
-use super::removal::remove_tree;
+use crate::removal::remove_tree;
 use super::resolve::{self, Image, ResolveOptions};
 use super::source::{BlobSource, LayerBlob};
 use super::temporary::{self, TemporaryDirectory};

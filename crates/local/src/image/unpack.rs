@@ -19,7 +19,7 @@ use super::limits::UnpackLimits;
 use super::metadata::{Applier, Metadata};
 use super::note::{NoteReason, UnpackReport};
 use super::owner::OwnerMap;
-use super::removal;
+use crate::removal;
 use super::tarball::{Entry, EntryKind, Streamed, Tarball};
 use super::whiteout::{self, Marker, Placed};
 
@@ -34,7 +34,7 @@ const LINK_BYTES: usize = 4_095;
 /// Blocking, and plain: a helper inside a user namespace can run it where the ids of the owner map
 /// are to be had. Whatever the archive holds, nothing outside `destination` is touched. Modes and
 /// times of directories are set last, so an unwritable directory can still be filled. On an error
-/// the directory is left half full: remove it with [`super::remove_tree`].
+/// the directory is left half full: remove it with [`crate::removal::remove_tree`].
 pub fn unpack_layer(
     reader: impl Read,
     destination: &Path,

@@ -18,15 +18,15 @@ const OPEN_LEVELS: usize = 64;
 ///
 /// Directories that may not be read, written or entered are made accessible first, which their owner
 /// may do. Symbolic links are removed, never followed. Blocking.
-pub fn remove_tree(path: &Path) -> Result<()> {
+pub(crate) fn remove_tree(path: &Path) -> Result<()> {
     remove_at(CWD, path.as_os_str().as_bytes())
 }
 
 /// [`remove_tree`] for a name in an open directory.
-pub(super) fn remove_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+pub(crate) fn remove_at(parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     let failed = |error: Errno| {
         let message = format!("cannot remove `{}`", name.escape_ascii());
-        Error::io("image.remove", message, error.into())
+        Error::io("tree.remove", message, error.into())
             .with_hint("files of other owners can be removed only by root or in the namespace that made them")
     };
     match unlinkat(parent, name, AtFlags::empty()) {
