@@ -13,8 +13,9 @@ use leasehold_provider::TemplateInfo;
 use serde::{Deserialize, Serialize};
 
 use crate::record::Record;
-use crate::store::Store;
 use crate::removal::remove_tree;
+use crate::root::ImageRoot;
+use crate::store::Store;
 
 const FILE: &str = "template.json";
 
@@ -25,6 +26,8 @@ pub(crate) struct Template {
     pub(crate) created_at: SystemTime,
     /// What its layers stack on.
     pub(crate) root: RootSource,
+    /// What that root needs of its image.
+    pub(crate) image: Option<ImageRoot>,
     /// The templates between it and that root, the uppermost first.
     pub(crate) below: Vec<TemplateId>,
     /// Where the workspace of its sandbox was.
@@ -98,6 +101,7 @@ pub(crate) fn freeze(store: &Store, record: &mut Record, id: TemplateId, hidden:
         id: id.clone(),
         created_at: SystemTime::now(),
         root: record.root.clone(),
+        image: record.image.clone(),
         below: record.frozen.clone(),
         workspace: record.workspace.as_ref().map(|workspace| workspace.target.clone()),
         hidden,

@@ -102,6 +102,18 @@ pub enum WithheldPart {
     ExtendedAttributes,
 }
 
+impl fmt::Display for WithheldPart {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Socket => "a socket",
+            Self::Device => "a device",
+            Self::SetIdBits => "set-user-id or set-group-id bits that the host's file did not have",
+            Self::Owner => "its owner: only root can give files away",
+            Self::ExtendedAttributes => "an extended attribute that the host's file system does not take",
+        })
+    }
+}
+
 /// One change that could not be applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {

@@ -31,11 +31,11 @@ use super::owner::OwnerMap;
 use super::record::{ImageSummary, Records};
 use super::reference::ImageLocation;
 use super::registry::CredentialSource;
-use crate::removal::remove_tree;
 use super::resolve::{self, Image, ResolveOptions};
 use super::source::{BlobSource, LayerBlob};
 use super::temporary::{self, TemporaryDirectory};
 use super::unpack::unpack_layer;
+use crate::removal::remove_tree;
 
 /// What unpacking did, beside the tree; written last.
 const REPORT: &str = "report.json";

@@ -19,9 +19,9 @@ use super::limits::UnpackLimits;
 use super::metadata::{Applier, Metadata};
 use super::note::{NoteReason, UnpackReport};
 use super::owner::OwnerMap;
-use crate::removal;
 use super::tarball::{Entry, EntryKind, Streamed, Tarball};
 use super::whiteout::{self, Marker, Placed};
+use crate::removal;
 
 /// What one remembered path costs beside its bytes, about.
 const PER_ENTRY: usize = 128;
