@@ -299,7 +299,10 @@ impl<'a> Applier<'a> {
         let now = stat_name(parent, name).map_err(Trouble::from_call("look at it"))?;
         let same = match (&ready.expected, &now) {
             (None, None) => true,
-            (Some(expected), Some(now)) => self.host.is_same(expected, now),
+            (Some(expected), Some(now)) => {
+                self.host.is_same(expected, now)
+                    || (expected.inode == now.inode && self.base.has_opened_up(&ready.change.path))
+            }
             _ => false,
         };
         if same { Ok(()) } else { Err(Trouble::Conflict(ConflictReason::HostChangedDuringApply)) }
