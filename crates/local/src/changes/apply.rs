@@ -30,7 +30,7 @@ pub struct ApplyOptions {
     pub check_only: bool,
 }
 
-/// Carries a set of changes, as [`scan`](super::scan) listed it, to the host.
+/// Carries a set of changes, as [`scan`](super::scan()) listed it, to the host.
 ///
 /// The report says what became of each change. An error means that nothing was written, except when
 /// the caller cancelled: then the changes up to that moment are on the host, and applying the same set
