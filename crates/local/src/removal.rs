@@ -18,7 +18,7 @@ const OPEN_LEVELS: usize = 64;
 ///
 /// Directories that may not be read, written or entered are made accessible first, which their owner
 /// may do. Symbolic links are removed, never followed. Blocking.
-pub(crate) fn remove_tree(path: &Path) -> Result<()> {
+pub fn remove_tree(path: &Path) -> Result<()> {
     remove_at(CWD, path.as_os_str().as_bytes())
 }
 

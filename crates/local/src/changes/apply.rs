@@ -12,7 +12,7 @@ use super::relative_path::RelativePath;
 use super::report::{
     ApplyOutcome, ApplyReport, Conflict, ConflictPolicy, ConflictReason, Failure, Withheld, WithheldPart,
 };
-use super::tree::{Entry, Restricted, Tree};
+use super::tree::{Entry, Tree};
 use super::{Cancellation, ChangeSource};
 
 pub(super) const OPERATION: &str = "changes.apply";
@@ -30,15 +30,14 @@ pub struct ApplyOptions {
     pub check_only: bool,
 }
 
-/// Carries a set of changes, as [`scan`](super::scan) listed it, to the host.
+/// Carries a set of changes, as [`scan`](super::scan()) listed it, to the host.
 ///
 /// The report says what became of each change. An error means that nothing was written, except when
 /// the caller cancelled: then the changes up to that moment are on the host, and applying the same set
 /// again does the rest.
 pub fn apply(source: &ChangeSource, set: &ChangeSet, options: &ApplyOptions) -> Result<ApplyReport> {
-    let upper = Tree::open(&source.upper, Restricted::OpenUp, OPERATION)?;
-    // Looking must not change anything: only the writing phase opens directories up.
-    let base = Tree::open(&source.base, Restricted::Respect, OPERATION)?;
+    let upper = Tree::open_upper(&source.upper, OPERATION)?;
+    let base = Tree::open_base(&source.base, OPERATION)?;
     let host = HostChanges::since(source.baseline);
     let mut report = ApplyReport {
         outcome: ApplyOutcome::Checked,
@@ -48,7 +47,16 @@ pub fn apply(source: &ChangeSource, set: &ChangeSet, options: &ApplyOptions) -> 
         withheld: Vec::new(),
         failures: Vec::new(),
     };
-    let checker = Checker::new(set, &upper, &base, &host, &source.cancellation);
+    let mut checker = Checker {
+        upper: &upper,
+        base: &base,
+        host: &host,
+        cancellation: &source.cancellation,
+        allow_set_id: options.allow_set_id,
+        deleted: HashSet::new(),
+        planned: HashSet::new(),
+    };
+    checker.learn(set);
     let (ready, linked) = check_all(checker, set, options.conflicts, &mut report)?;
     let refused = options.conflicts == ConflictPolicy::Refuse && !report.conflicts.is_empty();
     if refused || options.check_only {
@@ -59,7 +67,6 @@ pub fn apply(source: &ChangeSource, set: &ChangeSet, options: &ApplyOptions) -> 
         };
         return Ok(report);
     }
-    let base = Tree::open(&source.base, Restricted::OpenUp, OPERATION)?;
     let mut applier = Applier {
         source,
         options,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
@@ -23,15 +24,20 @@ pub(super) type Attributes = BTreeMap<CString, Vec<u8>>;
 /// The name in `/proc` under which the kernel leads to an open descriptor's file itself, also for one
 /// opened only as a place (`O_PATH`).
 #[derive(Debug)]
-pub(super) struct DescriptorPath(PathBuf);
+pub(super) struct DescriptorPath<'a> {
+    path: PathBuf,
+    /// The name means something only while the descriptor is open.
+    descriptor: PhantomData<BorrowedFd<'a>>,
+}
 
-impl DescriptorPath {
-    pub(super) fn of(descriptor: impl AsFd) -> Self {
-        Self(PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd())))
+impl<'a> DescriptorPath<'a> {
+    pub(super) fn of(descriptor: BorrowedFd<'a>) -> Self {
+        let path = PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
+        Self { path, descriptor: PhantomData }
     }
 
     pub(super) fn as_path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
@@ -52,7 +58,7 @@ pub(super) fn set_owner(descriptor: BorrowedFd<'_>, user: u32, group: u32) -> Io
 
 /// The attributes that users set, without the overlay's own. Empty where there can be none.
 pub(super) fn user_attributes(descriptor: impl AsFd) -> Io<Attributes> {
-    let path = DescriptorPath::of(descriptor);
+    let path = DescriptorPath::of(descriptor.as_fd());
     let mut attributes = Attributes::new();
     let mut names = Vec::with_capacity(LARGEST);
     match rustix::fs::listxattr(path.as_path(), rustix::buffer::spare_capacity(&mut names)) {
@@ -83,7 +89,7 @@ fn attribute_at(path: &Path, name: &std::ffi::CStr) -> Io<Option<Vec<u8>>> {
 
 /// One attribute by name; `None` where it is not set.
 pub(super) fn attribute(descriptor: impl AsFd, name: &std::ffi::CStr) -> Io<Option<Vec<u8>>> {
-    attribute_at(DescriptorPath::of(descriptor).as_path(), name)
+    attribute_at(DescriptorPath::of(descriptor.as_fd()).as_path(), name)
 }
 
 /// Makes the user's attributes of a file exactly these.

@@ -64,7 +64,11 @@ impl HostChanges {
 
     /// Whether the host changed this after the sandbox started.
     pub(super) fn include(&self, entry: &Entry) -> bool {
-        self.baseline.is_before(entry.ctime) && !self.is_own(entry)
+        // Looking into a directory that is closed to its owner changes its mode for a moment, and with
+        // it its change time. The time of its names is left.
+        let closed = entry.is_directory() && entry.mode & 0o500 != 0o500;
+        let time = if closed { entry.mtime } else { entry.ctime };
+        self.baseline.is_before(time) && !self.is_own(entry)
     }
 
     /// Whether the names in this directory changed after the sandbox started.
@@ -95,27 +99,18 @@ pub(super) struct Checker<'a> {
     pub(super) base: &'a Tree,
     pub(super) host: &'a HostChanges,
     pub(super) cancellation: &'a Cancellation,
+    pub(super) allow_set_id: bool,
     /// Sizes and times of files that the sandbox deleted: what a renamed file was before.
-    deleted: HashSet<(u64, Timestamp)>,
+    pub(super) deleted: HashSet<(u64, Timestamp)>,
     /// Directories that applying makes before it comes to what is in them.
-    planned: HashSet<RelativePath>,
+    pub(super) planned: HashSet<RelativePath>,
 }
 
-impl<'a> Checker<'a> {
-    pub(super) fn new(
-        set: &ChangeSet,
-        upper: &'a Tree,
-        base: &'a Tree,
-        host: &'a HostChanges,
-        cancellation: &'a Cancellation,
-    ) -> Self {
-        let deleted = set
-            .changes
-            .iter()
-            .filter(|change| change.kind == ChangeKind::Deleted)
-            .map(|change| (change.size, change.mtime))
-            .collect();
-        Self { upper, base, host, cancellation, deleted, planned: HashSet::new() }
+impl Checker<'_> {
+    /// Learns what the set as a whole says about its changes.
+    pub(super) fn learn(&mut self, set: &ChangeSet) {
+        let deleted = set.changes.iter().filter(|change| change.kind == ChangeKind::Deleted);
+        self.deleted = deleted.map(|change| (change.size, change.mtime)).collect();
     }
 
     /// Takes it that this directory will be there.
@@ -191,7 +186,11 @@ impl<'a> Checker<'a> {
             return Ok(Finding::Ready(Some(*entry)));
         }
         if self.is_already_there(change, entry)? {
-            return Ok(Finding::AlreadyThere);
+            // An earlier apply may have withheld what this one is allowed to carry.
+            let lacks_set_id =
+                change.file_type == FileType::Regular && change.mode & !entry.mode & 0o6000 != 0;
+            let wanted = lacks_set_id && self.allow_set_id;
+            return Ok(if wanted { Finding::Ready(Some(*entry)) } else { Finding::AlreadyThere });
         }
         if change.kind == ChangeKind::TypeChanged && entry.is_directory() {
             return self.check_removal(change, entry, expected_type);
@@ -222,7 +221,9 @@ impl<'a> Checker<'a> {
                 let ours = self.upper.open_file(&change.path)?;
                 match self.base.open_file(&change.path) {
                     Ok(theirs) => Ok(same_content(&ours, &theirs, self.cancellation)?),
-                    Err(Errno::ACCESS | Errno::STALE | Errno::NOENT) => Ok(false),
+                    // What can't be compared is the same when it was last written at the same nanosecond.
+                    Err(Errno::ACCESS) => Ok(entry.mtime == change.mtime),
+                    Err(Errno::STALE | Errno::NOENT) => Ok(false),
                     Err(error) => Err(error.into()),
                 }
             }
@@ -254,32 +255,29 @@ pub(super) fn changed_below(
 ) -> std::io::Result<Option<ConflictReason>> {
     let mut count = 0;
     let mut example = None;
-    let mut note = |path: &RelativePath, entry: &Entry| {
-        if host.include(entry) && !base.has_opened_up(path) {
-            count += 1;
-            example.get_or_insert_with(|| path.clone());
-        }
-    };
-    if let Some(entry) = base.stat(path)? {
-        note(path, &entry);
-    }
+    let is_changed = |path: &RelativePath, entry: &Entry| host.include(entry) && !base.has_opened_up(path);
+    let itself = base.stat(path)?.is_some_and(|entry| is_changed(path, &entry));
     let mut pending = vec![path.clone()];
     while let Some(directory) = pending.pop() {
         let opened = match base.open_to_list(&directory) {
-            // One that is closed to its owner: nothing came or went in it without changing its mode,
-            // and that would have been noticed.
-            Err(Errno::NOENT | Errno::ACCESS) => continue,
+            Err(Errno::NOENT) => continue,
             result => result?,
         };
         for name in names_in(&opened)? {
             cancellation.check()?;
             let Some(entry) = stat_name(&opened, &name)? else { continue };
             let child = directory.child(&name).ok_or(Errno::NAMETOOLONG)?;
-            note(&child, &entry);
+            if is_changed(&child, &entry) {
+                count += 1;
+                example.get_or_insert_with(|| child.clone());
+            }
             if entry.is_directory() {
                 pending.push(child);
             }
         }
     }
-    Ok(example.map(|example| ConflictReason::HostChangedBelow { count, example }))
+    Ok(match example {
+        Some(example) => Some(ConflictReason::HostChangedBelow { count, example }),
+        None => itself.then_some(ConflictReason::HostChanged),
+    })
 }

@@ -11,7 +11,7 @@ use super::change::{Change, ChangeKind, ChangeSet, FileType, Problem};
 use super::hunk::{is_text, write_hunks};
 use super::quoting::quoted;
 use super::relative_path::RelativePath;
-use super::tree::{Restricted, Tree, names_in};
+use super::tree::{Tree, names_in};
 use super::{Cancellation, ChangeSource};
 
 const OPERATION: &str = "changes.diff";
@@ -41,8 +41,8 @@ pub fn diff(
     writer: &mut dyn Write,
 ) -> Result<Vec<Problem>> {
     let mut patch = Patch {
-        upper: Tree::open(&source.upper, Restricted::OpenUp, OPERATION)?,
-        base: Tree::open(&source.base, Restricted::Respect, OPERATION)?,
+        upper: Tree::open_upper(&source.upper, OPERATION)?,
+        base: Tree::open_base(&source.base, OPERATION)?,
         options,
         cancellation: &source.cancellation,
         writer,

@@ -81,7 +81,7 @@ impl Applier<'_> {
     fn set_directory_time(&self, path: &RelativePath, finishing: &Finishing<'_>) -> Result<(), Trouble> {
         let Some(time) = self.time_of(path, finishing) else { return Ok(()) };
         let directory = self.base.open_directory(path).map_err(Trouble::from_call("open the directory"))?;
-        let place = DescriptorPath::of(&directory);
+        let place = DescriptorPath::of(directory.as_fd());
         rustix::fs::utimensat(rustix::fs::CWD, place.as_path(), &time.as_modification(), AtFlags::empty())
             .map_err(Trouble::from_call("set the time of the directory"))
     }

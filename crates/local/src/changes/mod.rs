@@ -5,9 +5,10 @@
 //! whole files, character devices 0/0 for deletions, and marks in extended attributes. This module
 //! reads that notation directly, without mounting anything:
 //!
-//! - [`scan`] lists the changes by comparing the upper with the base;
-//! - [`diff`] writes them as a patch that `git apply` takes;
-//! - [`apply`] carries them to the base, refusing to overwrite what the host changed meanwhile;
+//! - [`scan()`] lists the changes by comparing the upper with the base;
+//! - [`diff()`] writes them as a patch that `git apply` takes;
+//! - [`apply()`] carries them to the base, refusing to overwrite what the host changed meanwhile;
+//! - [`discard()`] removes the upper.
 //!
 //! Every path is resolved beneath its root by the kernel (`openat2`), every file is replaced in one
 //! step, and a failing entry never stops the others. All functions block; asynchronous callers put
@@ -41,6 +42,7 @@ mod tree;
 
 use std::path::PathBuf;
 
+pub use crate::removal::remove_tree as discard;
 pub use apply::{ApplyOptions, apply};
 pub use baseline::{Baseline, Timestamp};
 pub use cancellation::Cancellation;

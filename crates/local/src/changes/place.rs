@@ -128,7 +128,7 @@ impl<'a> Applier<'a> {
         let cancellation = &self.source.cancellation;
         copy_content(source.as_fd(), target, change.size, cancellation)
             .map_err(Trouble::from_call("copy its content"))?;
-        self.carry_attributes(change, source.as_fd(), target)?;
+        self.carry_attributes(change, source.as_fd(), target, true)?;
         let replaced = ready.expected.filter(|entry| entry.file_type == FileType::Regular);
         if replaced.is_some()
             && let Ok(old) = open_place(parent.as_fd(), name)
@@ -192,7 +192,7 @@ impl<'a> Applier<'a> {
                     .upper
                     .open_file(&change.path)
                     .map_err(Trouble::from_call("open the sandbox's copy"))?;
-                self.carry_attributes(change, source.as_fd(), place.as_fd())?;
+                self.carry_attributes(change, source.as_fd(), place.as_fd(), false)?;
                 self.set_metadata(ready, place.as_fd())?;
             }
             _ => self.set_metadata(ready, place.as_fd())?,
@@ -219,9 +219,13 @@ impl<'a> Applier<'a> {
         change: &Change,
         source: BorrowedFd<'_>,
         target: BorrowedFd<'_>,
+        target_is_new: bool,
     ) -> Result<(), Trouble> {
         let wanted = attributes::user_attributes(source)
             .map_err(Trouble::from_call("read the attributes of the sandbox's copy"))?;
+        if target_is_new && wanted.is_empty() {
+            return Ok(());
+        }
         match attributes::set_user_attributes(target, &wanted) {
             Ok(()) => Ok(()),
             Err(Errno::NOTSUP | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE | Errno::ACCESS) => {
@@ -299,7 +303,10 @@ impl<'a> Applier<'a> {
         let now = stat_name(parent, name).map_err(Trouble::from_call("look at it"))?;
         let same = match (&ready.expected, &now) {
             (None, None) => true,
-            (Some(expected), Some(now)) => self.host.is_same(expected, now),
+            (Some(expected), Some(now)) => {
+                self.host.is_same(expected, now)
+                    || (expected.inode == now.inode && self.base.has_opened_up(&ready.change.path))
+            }
             _ => false,
         };
         if same { Ok(()) } else { Err(Trouble::Conflict(ConflictReason::HostChangedDuringApply)) }

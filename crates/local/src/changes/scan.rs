@@ -19,8 +19,8 @@ const OPERATION: &str = "changes.scan";
 /// Lists the changes. A place that cannot be looked at becomes a problem in the result; an error means
 /// that nothing could be listed, or that the caller cancelled.
 pub fn scan(source: &ChangeSource) -> Result<ChangeSet> {
-    let upper = Tree::open(&source.upper, Restricted::OpenUp, OPERATION)?;
-    let base = Tree::open(&source.base, Restricted::Respect, OPERATION)?;
+    let upper = Tree::open_upper(&source.upper, OPERATION)?;
+    let base = Tree::open_base(&source.base, OPERATION)?;
     let failed = |error: Errno| Error::io(OPERATION, "cannot look at the workspace directory", error.into());
     let root = base.stat(&RelativePath::root()).map_err(failed)?;
     let workspace =
@@ -33,7 +33,12 @@ pub fn scan(source: &ChangeSource) -> Result<ChangeSet> {
         changes: Vec::new(),
         problems: Vec::new(),
         linked: HashMap::new(),
-        pending: vec![Pending { path: RelativePath::root(), both: None, base_shows: true }],
+        pending: vec![Pending {
+            path: RelativePath::root(),
+            both: None,
+            base_shows: true,
+            hides_base: false,
+        }],
     };
     while let Some(directory) = scanner.pending.pop() {
         source.cancellation.check_operation(OPERATION)?;
@@ -58,6 +63,9 @@ struct Pending {
     both: Option<(Entry, Entry)>,
     /// Whether entries of the base can exist below it.
     base_shows: bool,
+    /// Whether it lies in an opaque directory, which hides the base at every depth without a mark on
+    /// the directories below it.
+    hides_base: bool,
 }
 
 /// One name of an upper file that has several.
@@ -105,9 +113,9 @@ impl Scanner<'_> {
     }
 
     fn visit(&mut self, directory: Pending) -> std::io::Result<()> {
-        let Pending { path, both, base_shows } = directory;
+        let Pending { path, both, base_shows, hides_base } = directory;
         let upper = self.upper.open_to_list(&path)?;
-        let opacity = attributes::opacity(&upper)?;
+        let opacity = if hides_base { Opacity::Opaque } else { attributes::opacity(&upper)? };
         let names = names_in(&upper)?;
         let base = self.open_base(&path, base_shows)?;
         let sides = Sides { upper: upper.as_fd(), base: base.as_ref().map(OwnedFd::as_fd) };
@@ -174,7 +182,7 @@ impl Scanner<'_> {
             return Ok(base.is_some());
         }
         if entry.is_directory() {
-            return self.visit_directory(path, entry, base.as_ref());
+            return self.visit_directory(path, entry, base.as_ref(), opacity);
         }
         let file = match entry.file_type {
             FileType::Regular => Some(ReadableFile::open_in(sides.upper, name, Restricted::OpenUp)?),
@@ -207,12 +215,14 @@ impl Scanner<'_> {
         path: &RelativePath,
         entry: Entry,
         base: Option<&Entry>,
+        opacity_of_parent: Opacity,
     ) -> std::io::Result<bool> {
         let merged = base.filter(|base| base.is_directory());
         self.pending.push(Pending {
             path: path.clone(),
             both: merged.filter(|base| !base.mount_root).map(|base| (entry, *base)),
             base_shows: merged.is_some_and(|base| !base.mount_root),
+            hides_base: opacity_of_parent == Opacity::Opaque,
         });
         if merged.is_some() {
             return Ok(false);
@@ -243,6 +253,11 @@ impl Scanner<'_> {
                 }
                 let base_file = match ReadableFile::open_in(base_directory, name, Restricted::Respect) {
                     Ok(base_file) => base_file,
+                    // What can't be compared is the same when it was last written at the same nanosecond.
+                    Err(Errno::ACCESS) if entry.mtime == base.mtime => {
+                        let differs = self.mode_or_owner_differs(entry, base);
+                        return Ok(differs.then_some((ChangeKind::MetadataChanged, Vec::new())));
+                    }
                     Err(Errno::ACCESS) => return Ok(Some((ChangeKind::Modified, vec![Note::NotCompared]))),
                     Err(error) => return Err(error.into()),
                 };

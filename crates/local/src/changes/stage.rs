@@ -99,7 +99,7 @@ impl<'a> Staged<'a> {
 
     fn link_as(&self, name: &OsStr) -> Io<()> {
         let descriptor = self.descriptor.as_ref().ok_or(Errno::BADF)?;
-        let path = DescriptorPath::of(descriptor);
+        let path = DescriptorPath::of(descriptor.as_fd());
         rustix::fs::linkat(rustix::fs::CWD, path.as_path(), self.directory, name, AtFlags::SYMLINK_FOLLOW)
     }
 }

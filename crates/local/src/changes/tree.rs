@@ -26,6 +26,10 @@ const CONFINED: ResolveFlags = ResolveFlags::BENEATH
 
 /// The bits that an owner needs on a directory to read and change what is in it.
 const OWNER_ALL: u32 = 0o700;
+/// The bits that an owner needs to see what is in it.
+const OWNER_LISTS: u32 = 0o500;
+/// The bit that an owner needs to reach what is in it.
+const OWNER_ENTERS: u32 = 0o100;
 
 /// What the kernel says of one entry.
 #[derive(Debug, Clone, Copy)]
@@ -113,32 +117,45 @@ pub(super) fn names_in(directory: impl AsFd) -> Io<Vec<OsString>> {
     Ok(names)
 }
 
-/// Whether a tree's own directories may be opened up for their owner for as long as the tree is used.
+/// What to do with a file that its own owner may not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Restricted {
-    /// A directory without permission is an error.
+    /// It is an error.
     Respect,
-    /// Its owner gets permission until the tree is dropped; then the old mode is put back.
+    /// It is made readable for as long as it is open.
     OpenUp,
 }
 
-/// A tree by its open root.
+/// A tree by its open root. A directory that is closed to its own owner, who uses this tree, is opened
+/// up; dropping the tree puts the old mode back.
 #[derive(Debug)]
 pub(super) struct Tree {
     root: OwnedFd,
-    restricted: Restricted,
+    /// What to do with closed files.
+    files: Restricted,
     /// Directories that were opened up, with the modes to put back, outermost first.
     opened_up: RefCell<Vec<(RelativePath, u32)>>,
 }
 
 impl Tree {
-    /// Opens the root. Symbolic links in the path of the root itself are the caller's wish.
-    pub(super) fn open(root: &Path, restricted: Restricted, operation: &'static str) -> Result<Self> {
+    /// Opens a tree of ours, in which nothing is closed to us.
+    pub(super) fn open_upper(root: &Path, operation: &'static str) -> Result<Self> {
+        Self::open(root, Restricted::OpenUp, operation)
+    }
+
+    /// Opens a tree of the host's. A closed file stays closed: opening it up would look like a change
+    /// by the host later on.
+    pub(super) fn open_base(root: &Path, operation: &'static str) -> Result<Self> {
+        Self::open(root, Restricted::Respect, operation)
+    }
+
+    /// Symbolic links in the path of the root itself are the caller's wish.
+    fn open(root: &Path, files: Restricted, operation: &'static str) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(root, flags, Mode::empty()).map_err(|error| {
             Error::io(operation, format!("cannot open the directory {}", root.display()), error.into())
         })?;
-        Ok(Self { root, restricted, opened_up: RefCell::new(Vec::new()) })
+        Ok(Self { root, files, opened_up: RefCell::new(Vec::new()) })
     }
 
     fn open_confined(&self, path: &Path, flags: OFlags) -> Io<OwnedFd> {
@@ -153,33 +170,32 @@ impl Tree {
         }
     }
 
-    fn open_directory_as(&self, path: &RelativePath, flags: OFlags) -> Io<OwnedFd> {
-        match self.open_confined(path, flags | OFlags::DIRECTORY) {
-            Err(Errno::ACCESS) if self.restricted == Restricted::OpenUp => {
-                self.open_up_along(path)?;
-                self.open_confined(path, flags | OFlags::DIRECTORY)
+    fn open_directory_for(&self, path: &RelativePath, flags: OFlags, needed: u32) -> Io<OwnedFd> {
+        let flags = flags | OFlags::DIRECTORY;
+        let directory = match self.open_confined(path, flags) {
+            Err(Errno::ACCESS) => {
+                self.open_up_along(path, needed)?;
+                self.open_confined(path, flags)?
             }
-            result => result,
-        }
+            result => result?,
+        };
+        self.open_up(path, directory.as_fd(), needed)?;
+        Ok(directory)
     }
 
     /// A directory to list.
     pub(super) fn open_to_list(&self, path: &RelativePath) -> Io<OwnedFd> {
-        self.open_directory_as(path, OFlags::RDONLY)
+        self.open_directory_for(path, OFlags::RDONLY, OWNER_LISTS)
     }
 
     /// A directory to reach what is in it.
     pub(super) fn open_directory(&self, path: &RelativePath) -> Io<OwnedFd> {
-        self.open_directory_as(path, OFlags::PATH)
+        self.open_directory_for(path, OFlags::PATH, OWNER_ENTERS)
     }
 
-    /// A directory to change what is in it; one that forbids its owner to write is opened up first.
+    /// A directory to change what is in it.
     pub(super) fn open_to_change(&self, path: &RelativePath) -> Io<OwnedFd> {
-        let directory = self.open_directory(path)?;
-        if self.restricted == Restricted::OpenUp {
-            self.open_up(path, directory.as_fd())?;
-        }
-        Ok(directory)
+        self.open_directory_for(path, OFlags::PATH, OWNER_ALL)
     }
 
     /// What is at a path. `None` also when a directory on the way is missing.
@@ -192,25 +208,14 @@ impl Tree {
             Err(Errno::NOENT) => return Ok(None),
             result => result?,
         };
-        match stat_name(&directory, name) {
-            Err(Errno::ACCESS) if self.restricted == Restricted::OpenUp => {
-                self.open_up(&parent, directory.as_fd())?;
-                stat_name(&directory, name)
-            }
-            result => result,
-        }
+        stat_name(&directory, name)
     }
 
     /// Opens a regular file to read, whatever its mode says to its owner in a tree that may be opened up.
     pub(super) fn open_file(&self, path: &RelativePath) -> Io<ReadableFile> {
         let (parent, name) = path.split();
         let directory = self.open_directory(&parent)?;
-        let file = ReadableFile::open_in(directory.as_fd(), name, self.restricted);
-        if matches!(file, Err(Errno::ACCESS)) && self.restricted == Restricted::OpenUp {
-            self.open_up(&parent, directory.as_fd())?;
-            return ReadableFile::open_in(directory.as_fd(), name, self.restricted);
-        }
-        file
+        ReadableFile::open_in(directory.as_fd(), name, self.files)
     }
 
     /// Forgets that a directory has to get its old mode back, because it has its final one.
@@ -223,26 +228,30 @@ impl Tree {
         self.opened_up.borrow().iter().any(|(opened, _)| opened == path)
     }
 
-    fn open_up_along(&self, path: &RelativePath) -> Io<()> {
+    fn open_up_along(&self, path: &RelativePath, needed: u32) -> Io<()> {
         let mut prefix = RelativePath::root();
-        self.open_up(&prefix, self.root.as_fd())?;
+        self.open_up(&prefix, self.root.as_fd(), OWNER_ENTERS)?;
         for name in path.iter() {
             prefix = prefix.child(name).ok_or(Errno::NAMETOOLONG)?;
             let directory = self.open_confined(&prefix, OFlags::PATH | OFlags::DIRECTORY)?;
-            self.open_up(&prefix, directory.as_fd())?;
+            let wanted = if prefix == *path { needed } else { OWNER_ENTERS };
+            self.open_up(&prefix, directory.as_fd(), wanted)?;
         }
         Ok(())
     }
 
-    fn open_up(&self, path: &RelativePath, directory: BorrowedFd<'_>) -> Io<()> {
+    fn open_up(&self, path: &RelativePath, directory: BorrowedFd<'_>, needed: u32) -> Io<()> {
         let user = rustix::process::geteuid();
         if user.is_root() {
             return Ok(());
         }
         let entry = stat_descriptor(directory)?;
-        if entry.user == user.as_raw() && entry.mode & OWNER_ALL != OWNER_ALL {
-            set_mode(directory, entry.mode | OWNER_ALL)?;
-            self.opened_up.borrow_mut().push((path.clone(), entry.mode));
+        if entry.user == user.as_raw() && entry.mode & needed != needed {
+            set_mode(directory, entry.mode | needed)?;
+            // A second opening up keeps the first, true mode.
+            if !self.has_opened_up(path) {
+                self.opened_up.borrow_mut().push((path.clone(), entry.mode));
+            }
         }
         Ok(())
     }
@@ -290,7 +299,7 @@ impl ReadableFile {
         }
         set_mode(place.as_fd(), entry.mode | 0o400)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        match rustix::fs::open(DescriptorPath::of(&place).as_path(), flags, Mode::empty()) {
+        match rustix::fs::open(DescriptorPath::of(place.as_fd()).as_path(), flags, Mode::empty()) {
             Ok(descriptor) => Ok(Self { descriptor, mode_to_restore: Some(entry.mode) }),
             Err(error) => {
                 set_mode(place.as_fd(), entry.mode)?;
