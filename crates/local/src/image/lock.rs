@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 /// How often a held lock is tried again. A waiter must notice that its caller has gone, which a
 /// blocking `flock` would not.
-const POLL: Duration = Duration::from_millis(5);
+pub(super) const POLL: Duration = Duration::from_millis(5);
 
 /// Who else may hold the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,7 +25,7 @@ use super::digest::Digest;
 use super::garbage::{self, GarbageReport};
 use super::layer::unpack_checked;
 use super::limits::UnpackLimits;
-use super::lock::{FileLock, LockMode};
+use super::lock::{self, FileLock, LockMode};
 use super::note::UnpackReport;
 use super::owner::OwnerMap;
 use super::record::{ImageSummary, Records};
@@ -291,6 +291,9 @@ impl StoreInner {
 
     /// Leases a layer, unpacking it first where it is not in the store. When several want it at
     /// once, one unpacks and the others wait.
+    ///
+    /// Each turn looks again: whoever unpacked the layer meanwhile keeps sharing its lock for as long
+    /// as the image is used, so waiting for an exclusive one could take for ever.
     pub(super) fn lease_or_unpack(
         &self,
         layer: &LayerBlob,
@@ -298,21 +301,27 @@ impl StoreInner {
         cancellation: &Cancellation,
     ) -> Result<LeasedLayer> {
         let path = self.layer_lock(&self.options.owners.key(), &layer.diff_id);
+        let directory = self.layer_directory(&layer.diff_id);
+        let is_there = || directory.join(REPORT).exists();
         loop {
-            if let Some(leased) = self.lease(&layer.diff_id, cancellation)? {
-                return Ok(leased);
+            let mode = if is_there() { LockMode::Shared } else { LockMode::Exclusive };
+            let Some(lock) = FileLock::try_take(&path, mode)? else {
+                cancellation.check()?;
+                std::thread::sleep(lock::POLL);
+                continue;
+            };
+            if mode == LockMode::Exclusive {
+                if !is_there() {
+                    // Nothing of ours leaves a layer without its report; somebody meddled.
+                    self.options.unpacker.remove(&directory)?;
+                    self.unpack(layer, source, cancellation)?;
+                }
+                // Sharing lets go for a moment in which a collector may take the layer away again.
+                if !lock.share()? {
+                    continue;
+                }
             }
-            let lock = FileLock::take(&path, LockMode::Exclusive, &|| cancellation.check())?;
-            let directory = self.layer_directory(&layer.diff_id);
-            if !directory.join(REPORT).exists() {
-                // Nothing of ours leaves a layer without its report; somebody meddled.
-                self.options.unpacker.remove(&directory)?;
-                self.unpack(layer, source, cancellation)?;
-            }
-            // Sharing lets go for a moment in which a collector may take the layer away again.
-            if lock.share()?
-                && let Some(leased) = self.leased(&layer.diff_id, lock)?
-            {
+            if let Some(leased) = self.leased(&layer.diff_id, lock)? {
                 return Ok(leased);
             }
         }

@@ -41,6 +41,31 @@ async fn the_same_image_at_once_is_unpacked_once() {
 }
 
 #[tokio::test]
+async fn who_waited_for_an_unpacker_does_not_wait_for_the_end_of_its_lease() {
+    use rustix::fs::{FlockOperation, flock};
+
+    let place = Place::new();
+    let reference = TestImage::small("waited for").write_layout(&place.join("layout"));
+    let store = store(&place).await;
+    let layer = store.resolve(&reference, &defaults()).await.unwrap().layers[0].parent().unwrap().to_owned();
+    let locks = place.join("store/locks");
+    let lock = fs::File::open(locks.join(&names(&locks)[0])).unwrap();
+
+    // Another process unpacks: the layer is not there yet, and its lock is held.
+    flock(&lock, FlockOperation::LockExclusive).unwrap();
+    fs::rename(&layer, place.join("aside")).unwrap();
+    let waiter = tokio::spawn(async move { store.resolve(&reference, &defaults()).await.unwrap() });
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert!(!waiter.is_finished());
+    // It is done, and goes on to use the image.
+    fs::rename(place.join("aside"), &layer).unwrap();
+    flock(&lock, FlockOperation::LockShared).unwrap();
+    let image =
+        tokio::time::timeout(std::time::Duration::from_secs(60), waiter).await.expect("it waits").unwrap();
+    assert!(image.layers[0].starts_with(&layer));
+}
+
+#[tokio::test]
 async fn images_share_layers_and_garbage_takes_only_what_nobody_needs() {
     let place = Place::new();
     let shared = || Layer::new().directory("locked", 0o555).file("locked/base", b"base");
