@@ -73,6 +73,7 @@ pub(crate) struct RunOptions {
 
 /// What the sandbox is.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools)] // flags of a command line
 pub(crate) struct SandboxOptions {
     /// The directory to work on [default: the current one]
     #[arg(long, value_name = "DIR")]

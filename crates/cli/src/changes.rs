@@ -23,9 +23,9 @@ pub(crate) async fn dispatch(command: ChangesCommand) -> Result<u8, Failure> {
             let source = find(&provider, &changes).await?.source();
             let set = blocking(move || scan(&source)).await?;
             if json {
-                print_json(&set)?
+                print_json(&set)?;
             } else {
-                print_changes(&set)?
+                print_changes(&set)?;
             }
             Ok(0)
         }
@@ -45,9 +45,9 @@ pub(crate) async fn dispatch(command: ChangesCommand) -> Result<u8, Failure> {
             };
             let report = blocking(move || apply(&source, &scan(&source)?, &options)).await?;
             if json {
-                print_json(&report)?
+                print_json(&report)?;
             } else {
-                tell_report(&report, kept.id.as_str())
+                tell_report(&report, kept.id.as_str());
             }
             if report.outcome == ApplyOutcome::Applied {
                 blocking(move || kept.discard()).await?;

@@ -382,9 +382,9 @@ impl AsyncWrite for ByteSink {
         };
         loop {
             let mut guard = std::task::ready!(descriptor.poll_write_ready(context))?;
-            match guard.try_io(|descriptor| Ok(rustix::io::write(descriptor.get_ref(), bytes)?)) {
-                Ok(result) => return Poll::Ready(result),
-                Err(_) => {}
+            if let Ok(result) = guard.try_io(|descriptor| Ok(rustix::io::write(descriptor.get_ref(), bytes)?))
+            {
+                return Poll::Ready(result);
             }
         }
     }

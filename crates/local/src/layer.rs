@@ -112,8 +112,8 @@ fn open_even_if_closed(parent: &OwnedFd, name: &OsStr, status: &Stat) -> io::Res
 }
 
 fn shifted(status: &Stat, start: u32) -> (rustix::fs::Uid, rustix::fs::Gid) {
-    let user = status.st_uid.checked_sub(start).unwrap_or(0);
-    let group = status.st_gid.checked_sub(start).unwrap_or(0);
+    let user = status.st_uid.saturating_sub(start);
+    let group = status.st_gid.saturating_sub(start);
     (rustix::fs::Uid::from_raw(user), rustix::fs::Gid::from_raw(group))
 }
 

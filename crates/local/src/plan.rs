@@ -9,7 +9,9 @@ use leasehold_model::{BytePath, Error, ErrorKind, ExposureAccess, NetworkPolicy,
 
 use crate::config::LocalConfig;
 use crate::identity::IdentityMap;
-use crate::protocol::{MountPlan, OverlayPlan, SharedTree, StartPlan, TreeAccess, User};
+use crate::protocol::{
+    InnerUsers, Lifetime, MountPlan, NetworkOwner, OverlayPlan, SharedTree, StartPlan, TreeAccess, User,
+};
 use crate::record::Record;
 use crate::store::Store;
 use crate::toolchain;
@@ -66,7 +68,7 @@ pub(crate) fn plan(input: &PlanInput<'_>) -> Result<StartPlan> {
     };
     planner.root();
     if record.image.is_none() {
-        planner.host_directories()?;
+        planner.host_directories();
     }
     planner.network_files();
     planner.workspace()?;
@@ -83,13 +85,16 @@ pub(crate) fn plan(input: &PlanInput<'_>) -> Result<StartPlan> {
     Ok(StartPlan {
         host_name: host_name(record.name.as_str()),
         mounts: planner.mounts,
-        own_network: record.network == NetworkPolicy::None,
+        network: if record.network == NetworkPolicy::None {
+            NetworkOwner::Sandbox
+        } else {
+            NetworkOwner::Host
+        },
         owner: input.identity.owner(),
         user: input.user.clone(),
         directory,
-        other_users: input.identity.has_other_users(),
-        set_groups: input.identity.has_other_users(),
-        bound_to_creator: record.bound_to_creator,
+        users: if input.identity.has_other_users() { InnerUsers::Many } else { InnerUsers::OwnerAlone },
+        lifetime: if record.bound_to_creator { Lifetime::Creator } else { Lifetime::Independent },
         expire_after: record
             .expires_at
             .map(|at| millis(at.duration_since(SystemTime::now()).unwrap_or_default())),
@@ -130,7 +135,7 @@ impl Planner<'_> {
         self.mounts.root.lower = lower;
     }
 
-    fn host_directories(&mut self) -> Result<()> {
+    fn host_directories(&mut self) {
         for path in SYSTEM_DIRECTORIES {
             let Ok(metadata) = fs::symlink_metadata(path) else {
                 continue;
@@ -145,7 +150,7 @@ impl Planner<'_> {
         }
         self.overlay("etc", Path::new("/etc"), Path::new("/etc"));
         let Some(home) = self.input.config.home.as_deref() else {
-            return Ok(());
+            return;
         };
         let home = fs::canonicalize(home).unwrap_or_else(|_| home.to_path_buf());
         if home != Path::new("/") {
@@ -155,7 +160,6 @@ impl Planner<'_> {
         for path in &found {
             self.overlay(&layer_name(path), path, path);
         }
-        Ok(())
     }
 
     fn overlay(&mut self, layer: &str, lower: &Path, target: &Path) {

@@ -29,7 +29,7 @@ use crate::protocol::User;
 use crate::record::Record;
 use crate::root;
 use crate::sandbox::{Live, LocalSandbox, Reach};
-use crate::store::{Store, SweepReport, lives, try_lock};
+use crate::store::{self, Store, SweepReport, lives, try_lock};
 use crate::template::{self, Template};
 use crate::workspace::{self, KeptChanges, WorkspaceChanges};
 
@@ -236,7 +236,7 @@ impl Shared {
                 record.state = SandboxState::Destroying;
                 record.save(&path)?;
             }
-            shared.store.remove(&path, lock)?;
+            store::remove(&path, lock)?;
             if stacks_on_templates {
                 template::remove_unused(&shared.store)?;
             }

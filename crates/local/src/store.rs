@@ -180,7 +180,7 @@ impl Store {
                 records.push((record, lives));
             }
         }
-        records.sort_by(|(left, _), (right, _)| left.created_at.cmp(&right.created_at));
+        records.sort_by_key(|(left, _)| left.created_at);
         Ok(records)
     }
 
@@ -212,7 +212,7 @@ impl Store {
         drop(guard);
         let Some(mut record) = Record::load(path)? else {
             report.removed.push((name.to_owned(), "its creation was interrupted"));
-            return self.remove(path, lock);
+            return remove(path, lock);
         };
         if record.is_expired() {
             report.removed.push((name.to_owned(), "it expired"));
@@ -230,17 +230,7 @@ impl Store {
             }
             return Ok(());
         }
-        self.remove(path, lock)
-    }
-
-    /// Removes a sandbox's directory and cgroups; the lock goes last.
-    pub(crate) fn remove(&self, path: &Path, lock: OwnedFd) -> Result<()> {
-        if let Some(id) = path.file_name().and_then(|name| name.to_str()) {
-            crate::cgroup::remove(id);
-        }
-        remove_tree(path)?;
-        drop(lock);
-        Ok(())
+        remove(path, lock)
     }
 
     /// Moves the workspace layer of a sandbox that is going away to the kept changes, when it holds
@@ -260,6 +250,16 @@ impl Store {
         fs::rename(&upper, &target).map_err(cannot("keep the changes in", &target))?;
         Ok(true)
     }
+}
+
+/// Removes a sandbox's directory and control groups; the lock goes last.
+pub(crate) fn remove(path: &Path, lock: OwnedFd) -> Result<()> {
+    if let Some(id) = path.file_name().and_then(|name| name.to_str()) {
+        crate::cgroup::remove(id);
+    }
+    remove_tree(path)?;
+    drop(lock);
+    Ok(())
 }
 
 /// Takes the lock of a sandbox's directory. `None` while its pid 1 or its creator holds it.

@@ -82,7 +82,7 @@ pub(crate) fn all(store: &Store) -> Result<Vec<Template>> {
     for id in names {
         templates.extend(load(store, &id)?);
     }
-    templates.sort_by(|left, right| left.created_at.cmp(&right.created_at));
+    templates.sort_by_key(|left| left.created_at);
     Ok(templates)
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn list_kept(store: &Store) -> Result<Vec<KeptChanges>> {
         .map_err(|error| Error::io("changes.list", format!("cannot list {}", directory.display()), error))?;
     let mut kept: Vec<_> =
         entries.flatten().filter_map(|entry| KeptChanges::load(entry.path()).ok().flatten()).collect();
-    kept.sort_by(|left, right| left.created_at.cmp(&right.created_at));
+    kept.sort_by_key(|left| left.created_at);
     Ok(kept)
 }
 

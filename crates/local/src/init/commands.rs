@@ -185,14 +185,12 @@ impl Command {
             return Ok(());
         }
         self.sent = Some(number);
-        let delivered = match (target, self.mark) {
-            (SignalTarget::Tree, Some(mark)) => tree::signal(mark, number).map(drop),
-            _ => {
-                let foreground = if self.has_terminal { foreground_group(self.leader) } else { None };
-                let group =
-                    foreground.filter(|group| group.as_raw_nonzero().get() > 1).unwrap_or(self.leader);
-                rustix::process::kill_process_group(group, signal).map_err(io::Error::from)
-            }
+        let delivered = if let (SignalTarget::Tree, Some(mark)) = (target, self.mark) {
+            tree::signal(mark, number).map(drop)
+        } else {
+            let foreground = if self.has_terminal { foreground_group(self.leader) } else { None };
+            let group = foreground.filter(|group| group.as_raw_nonzero().get() > 1).unwrap_or(self.leader);
+            rustix::process::kill_process_group(group, signal).map_err(io::Error::from)
         };
         match delivered {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),

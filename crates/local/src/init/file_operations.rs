@@ -15,7 +15,7 @@ const ENTRIES_PER_REPLY: usize = 512;
 /// A file being written beside its target.
 struct Scratch {
     directory: OwnedFd,
-    scratch_name: std::ffi::OsString,
+    name: std::ffi::OsString,
     target_name: std::ffi::OsString,
 }
 
@@ -112,8 +112,7 @@ impl Worker {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&directory, &scratch_name, flags, Mode::from_raw_mode(0o600))?;
         rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
-        self.scratch =
-            Some(Scratch { directory, scratch_name: scratch_name.into(), target_name: name.to_owned() });
+        self.scratch = Some(Scratch { directory, name: scratch_name.into(), target_name: name.to_owned() });
         Ok(file)
     }
 
@@ -121,19 +120,14 @@ impl Worker {
         let Some(scratch) = &self.scratch else {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         };
-        rustix::fs::renameat(
-            &scratch.directory,
-            &scratch.scratch_name,
-            &scratch.directory,
-            &scratch.target_name,
-        )?;
+        rustix::fs::renameat(&scratch.directory, &scratch.name, &scratch.directory, &scratch.target_name)?;
         self.scratch = None;
         Ok(())
     }
 
     pub(super) fn abandon_scratch(&mut self) {
         if let Some(scratch) = self.scratch.take() {
-            let _ = rustix::fs::unlinkat(&scratch.directory, &scratch.scratch_name, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&scratch.directory, &scratch.name, AtFlags::empty());
         }
     }
 }
@@ -221,9 +215,9 @@ fn make_directory(path: &Path, mode: u32, parents: bool) -> io::Result<()> {
         for component in &components[..components.len().saturating_sub(1)] {
             walked.push(component);
             match rustix::fs::mkdirat(CWD, &walked, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                 // A parent that can't be made may exist all the same; the next level tells.
-                Err(rustix::io::Errno::ROFS | rustix::io::Errno::ACCESS) => {}
+                Ok(())
+                | Err(rustix::io::Errno::EXIST | rustix::io::Errno::ROFS | rustix::io::Errno::ACCESS) => {}
                 Err(error) => return Err(error.into()),
             }
         }

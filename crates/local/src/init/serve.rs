@@ -12,8 +12,8 @@ use super::commands::{Command, ConnectionId, Report};
 use super::spawn::{self, Streams};
 use super::{connect, file_server, tree};
 use crate::protocol::{
-    Event, EventBody, FrameReader, FrameWriter, KillCause, Refusal, Request, RequestBody, RunCommand,
-    StartPlan, Tag,
+    Event, EventBody, FrameReader, FrameWriter, KillCause, Lifetime, Refusal, Request, RequestBody,
+    RunCommand, StartPlan, Tag,
 };
 use crate::syscall::raw;
 
@@ -149,7 +149,7 @@ impl Server {
         let creator_left =
             self.connections.iter().any(|connection| connection.closed && connection.id.0 == 0);
         self.connections.retain(|connection| !connection.closed);
-        if creator_left && self.plan.bound_to_creator {
+        if creator_left && self.plan.lifetime == Lifetime::Creator {
             self.stop(Duration::ZERO, None);
         }
     }

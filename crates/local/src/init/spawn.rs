@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use super::harden;
 use super::tree::own_mark;
 use super::users::{Account, resolve};
-use crate::protocol::{RunCommand, StartPlan};
+use crate::protocol::{InnerUsers, RunCommand, StartPlan};
 use crate::syscall::{c_string, raw};
 
 /// Where a command's streams go.
@@ -83,7 +83,7 @@ pub(super) fn spawn(
         message: error.to_string(),
         errno: error.raw_os_error().unwrap_or(libc::ENOENT),
     })?;
-    if !plan.other_users && account.user != plan.owner.0 {
+    if plan.users == InnerUsers::OwnerAlone && account.user != plan.owner.0 {
         return Err(StartError {
             message: format!(
                 "user {} can't be used: this sandbox has one user id, {}",
@@ -94,15 +94,16 @@ pub(super) fn spawn(
     }
     let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK);
     let (reader, writer) = pipe.map_err(|error| StartError::new("cannot make a pipe", &error.into()))?;
-    match raw::fork().map_err(|error| StartError::new("cannot make a process in the sandbox", &error))? {
-        Some(leader) => Ok(Starting { leader, status: reader }),
-        None => {
-            let error = become_command(plan, command, streams, cgroups, &account, writer.as_fd());
-            let mut report = error.errno.to_le_bytes().to_vec();
-            report.extend_from_slice(error.message.as_bytes());
-            let _ = std::fs::File::from(writer).write_all(&report);
-            raw::exit_now(127)
-        }
+    if let Some(leader) =
+        raw::fork().map_err(|error| StartError::new("cannot make a process in the sandbox", &error))?
+    {
+        Ok(Starting { leader, status: reader })
+    } else {
+        let error = become_command(plan, command, streams, cgroups, &account, writer.as_fd());
+        let mut report = error.errno.to_le_bytes().to_vec();
+        report.extend_from_slice(error.message.as_bytes());
+        let _ = std::fs::File::from(writer).write_all(&report);
+        raw::exit_now(127)
     }
 }
 
@@ -188,11 +189,11 @@ fn connect(streams: &Streams) -> io::Result<()> {
 /// Becomes the user of an account, with every capability that is never needed again bounded away.
 pub(super) fn become_account(plan: &StartPlan, account: &Account) -> io::Result<()> {
     harden::bound_capabilities()?;
-    if plan.set_groups {
+    if plan.users == InnerUsers::Many {
         raw::set_groups(&account.groups)?;
     }
     // Without an own group to switch to, the one that exists is kept.
-    let group = if plan.other_users { account.group } else { plan.owner.1 };
+    let group = if plan.users == InnerUsers::Many { account.group } else { plan.owner.1 };
     rustix::thread::set_keep_capabilities(true)?;
     raw::set_ids(account.user, group)
 }

@@ -21,7 +21,7 @@ use tokio::io::unix::AsyncFd;
 use self::clone::{CloneRequest, Cloned};
 use crate::identity::IdentityMap;
 use crate::link::Link;
-use crate::protocol::{EventBody, RequestBody, StartFailure, StartPlan};
+use crate::protocol::{EventBody, NetworkOwner, RequestBody, StartFailure, StartPlan};
 use crate::watched::watch;
 
 /// How long a sandbox may take to build itself. Images with very many layers stay far below.
@@ -185,7 +185,7 @@ fn prepare(
         gate: gate.as_fd(),
         nothing: nothing.as_fd(),
         own_maps: writes_itself.then(|| identity.map_lines()),
-        own_network: plan.own_network,
+        own_network: plan.network == NetworkOwner::Sandbox,
     })
     .map_err(|error| {
         failure("make a process in new namespaces")(error).with_hint(

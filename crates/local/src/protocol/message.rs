@@ -71,20 +71,18 @@ pub(crate) struct StartPlan {
     pub(crate) host_name: String,
     /// The mounts.
     pub(crate) mounts: MountPlan,
-    /// Whether the network namespace is the sandbox's own.
-    pub(crate) own_network: bool,
+    /// Whose network it has.
+    pub(crate) network: NetworkOwner,
     /// The user and group, inside, that pid 1 itself builds and owns the sandbox as.
     pub(crate) owner: (u32, u32),
     /// The user that commands and file access run as when they don't say.
     pub(crate) user: User,
     /// Where relative paths start.
     pub(crate) directory: BytePath,
-    /// Whether other user ids than the sandbox's own exist inside.
-    pub(crate) other_users: bool,
-    /// Whether supplementary groups can be set inside.
-    pub(crate) set_groups: bool,
-    /// Whether the sandbox ends when its first connection does.
-    pub(crate) bound_to_creator: bool,
+    /// Which users exist inside.
+    pub(crate) users: InnerUsers,
+    /// What its life depends on.
+    pub(crate) lifetime: Lifetime,
     /// Milliseconds until the sandbox destroys itself.
     pub(crate) expire_after: Option<u64>,
     /// Milliseconds without a running command until it stops itself.
@@ -96,6 +94,33 @@ pub(crate) struct StartPlan {
     pub(crate) process_limit: u32,
     /// Whether a listening socket follows as the last descriptor.
     pub(crate) listens: bool,
+}
+
+/// Whose network a sandbox has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum NetworkOwner {
+    /// A network namespace of its own, with nothing but a loopback.
+    Sandbox,
+    /// The host's.
+    Host,
+}
+
+/// Which users exist inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum InnerUsers {
+    /// The owner alone; groups can't be changed.
+    OwnerAlone,
+    /// A whole range.
+    Many,
+}
+
+/// What a sandbox's life depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Lifetime {
+    /// It ends with its first connection.
+    Creator,
+    /// It ends when it is told to, or by its own clocks.
+    Independent,
 }
 
 /// A user by name or number, as asked for.

@@ -140,6 +140,7 @@ pub(crate) fn take_inherited(descriptor: RawFd) -> Option<OwnedFd> {
 
 /// Switches one network device on or off flags through `SIOCSIFFLAGS`.
 pub(crate) fn device_up(socket: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    let up = libc::c_short::try_from(libc::IFF_UP).map_err(io::Error::other)?;
     // SAFETY: `ifreq` is plain data for which zero is valid; the name fits (checked by `take`), and the
     // kernel reads and writes only this struct.
     unsafe {
@@ -148,7 +149,7 @@ pub(crate) fn device_up(socket: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
             *slot = c_char::from_ne_bytes([*byte]);
         }
         check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, ptr::from_mut(&mut request)).into())?;
-        request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
+        request.ifr_ifru.ifru_flags |= up;
         check(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, ptr::from_ref(&request)).into()).map(drop)
     }
 }

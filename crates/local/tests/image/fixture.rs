@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use leasehold_local::image::{Digest, ImageStore, ImageStoreOptions, Platform, ResolveOptions};
-use leasehold_local::image::{OwnerMap, UnpackLimits, UnpackReport, remove_tree, unpack_layer};
+use leasehold_local::image::{OwnerMap, UnpackLimits, UnpackReport, unpack_layer};
 use leasehold_model::{Error, ImageReference, Result};
 use serde_json::{Value, json};
 use tar::{EntryType, Header};
@@ -35,7 +35,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         for entry in fs::read_dir(self.0.path()).unwrap() {
-            remove_tree(&entry.unwrap().path()).unwrap();
+            leasehold_local::changes::discard(&entry.unwrap().path()).unwrap();
         }
     }
 }

@@ -80,7 +80,7 @@ pub(super) struct Building<'a> {
     root: Option<OwnedFd>,
 }
 
-impl<'a> Building<'a> {
+impl Building<'_> {
     fn place(&self, path: &Path) -> Result<BorrowedFd<'_>, StepError> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         self.places

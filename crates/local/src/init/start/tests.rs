@@ -1,5 +1,5 @@
 use super::*;
-use crate::protocol::{MountPlan, SharedTree, TreeAccess, User};
+use crate::protocol::{InnerUsers, Lifetime, MountPlan, NetworkOwner, SharedTree, TreeAccess, User};
 use crate::syscall::Recording;
 
 fn plan() -> StartPlan {
@@ -30,13 +30,12 @@ fn plan() -> StartPlan {
             }],
             disk_limit: None,
         },
-        own_network: true,
+        network: NetworkOwner::Sandbox,
         owner: (0, 0),
         user: User::Id { user: 0, group: Some(0) },
         directory: "/home/u/project".into(),
-        other_users: true,
-        set_groups: true,
-        bound_to_creator: true,
+        users: InnerUsers::Many,
+        lifetime: Lifetime::Creator,
         expire_after: None,
         idle_stop_after: None,
         cgroup_files: 0,
