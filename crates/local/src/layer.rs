@@ -138,14 +138,10 @@ fn finish(target: BorrowedFd<'_>, status: &Stat, owners: Owners) -> io::Result<(
 
 /// Extended attributes of users: the overlay's own marks, and what commands set.
 fn copy_attributes(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
-    let mut names = Vec::new();
-    let length = rustix::fs::flistxattr(source, &mut [0_u8; 0][..])?;
-    names.resize(length, 0);
+    let mut names = vec![0; rustix::fs::flistxattr_query(source)?];
     let length = rustix::fs::flistxattr(source, &mut names[..])?;
     for name in names[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user.")) {
-        let mut value = Vec::new();
-        let length = rustix::fs::fgetxattr(source, name, &mut [0_u8; 0][..])?;
-        value.resize(length, 0);
+        let mut value = vec![0; rustix::fs::fgetxattr_query(source, name)?];
         let length = rustix::fs::fgetxattr(source, name, &mut value[..])?;
         rustix::fs::fsetxattr(target, name, &value[..length], rustix::fs::XattrFlags::empty())?;
     }
