@@ -7,6 +7,7 @@ use crate::{cgroup, identity};
 /// Abilities that need nothing but namespaces.
 const ALWAYS: &[Capability] = &[
     Capability::HostWorkspace,
+    Capability::Images,
     Capability::Terminal,
     Capability::Stdin,
     Capability::SeparateStreams,
