@@ -96,8 +96,10 @@ fn report(options: &SandboxOptions, sandbox: &Arc<dyn Sandbox>, verdict: &Verdic
         message(&report.to_string());
         return;
     }
-    if !matches!(verdict, Verdict::Exited { .. } | Verdict::Signalled { .. }) {
-        message(&format!("the command was {verdict}"));
+    match verdict {
+        Verdict::Exited { .. } | Verdict::Signalled { .. } => {}
+        Verdict::DiskFull { .. } => message(&format!("the command {verdict}")),
+        _ => message(&format!("the command was {verdict}")),
     }
     if options.keep && !options.quiet {
         message(&format!(
