@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use leasehold_model::{AttemptName, ByteSize, CpuQuota, Exposure, NetworkPolicy, Span, UserSpec};
 
 const RUN_EXAMPLES: &str = "\
@@ -32,9 +32,24 @@ pub(crate) enum Command {
     Run(RunOptions),
     /// Open a terminal in a fresh sandbox
     Shell(SandboxOptions),
+    /// See, apply or discard what runs changed
+    #[command(subcommand)]
+    Changes(ChangesCommand),
     /// See and use sandboxes that were kept
     #[command(subcommand)]
     Sandbox(SandboxCommand),
+    /// See and remove the container images on this machine
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Tell what this host can and cannot isolate, and how to fix it
+    Doctor {
+        /// Also check a directory that is to be a workspace
+        #[arg(long, value_name = "DIR")]
+        workspace: Option<PathBuf>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// How a command is run.
@@ -151,4 +166,82 @@ pub(crate) enum SandboxCommand {
     },
     /// Remove what sandboxes left that ended without cleaning up
     Sweep,
+}
+
+/// What to do with changes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ChangesCommand {
+    /// List the changes that wait for a decision
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the files that a run created (A), modified (M) or deleted (D)
+    Show {
+        /// The changes, by the id or name of their sandbox
+        changes: String,
+        /// As JSON, with sizes, modes and times
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the changes as a patch that `git apply` takes
+    Diff {
+        /// The changes, by the id or name of their sandbox
+        changes: String,
+    },
+    /// Carry the changes to the host, then forget them
+    Apply {
+        /// The changes, by the id or name of their sandbox
+        changes: String,
+        /// What to do with files that the host changed meanwhile
+        #[arg(long, value_enum, default_value = "refuse", value_name = "POLICY")]
+        on_conflict: OnConflict,
+        /// Carry set-user-id and set-group-id bits that the host's files did not have
+        #[arg(long)]
+        allow_set_id: bool,
+        /// Only tell whether something stands in the way
+        #[arg(long)]
+        dry_run: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove the changes for good
+    Discard {
+        /// The changes, by the id or name of their sandbox
+        #[arg(required = true)]
+        changes: Vec<String>,
+    },
+}
+
+/// What to do with files that the host changed meanwhile.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum OnConflict {
+    /// Write nothing at all
+    Refuse,
+    /// Leave those files as they are and write the others
+    Skip,
+    /// Write them all
+    Overwrite,
+}
+
+/// What to do with images.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// List the images
+    List,
+    /// Unpack an image, so that the first run need not wait for it
+    Pull {
+        /// An OCI layout directory, an archive, or a registry reference
+        image: String,
+    },
+    /// Forget images and remove what no sandbox needs
+    Remove {
+        /// The images, by reference or digest
+        #[arg(required = true)]
+        images: Vec<String>,
+    },
+    /// Remove what neither a reference nor a sandbox needs
+    Prune,
 }

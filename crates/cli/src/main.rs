@@ -3,8 +3,12 @@
 //! Arguments, messages and exit codes; everything else is in the crates below.
 
 mod arguments;
+mod changes;
+mod doctor;
 mod environment;
 mod failure;
+mod images;
+mod report;
 mod run;
 mod sandboxes;
 mod streams;
@@ -49,6 +53,9 @@ async fn dispatch(arguments: Arguments) -> Result<u8, Failure> {
     match arguments.command {
         Command::Run(options) => run::run(options).await,
         Command::Shell(options) => run::shell(options).await,
+        Command::Changes(command) => changes::dispatch(command).await,
         Command::Sandbox(command) => sandboxes::dispatch(command).await,
+        Command::Image(command) => images::dispatch(command).await,
+        Command::Doctor { workspace, json } => doctor::doctor(workspace, json).await,
     }
 }

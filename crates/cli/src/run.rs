@@ -3,18 +3,21 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use leasehold_local::{LocalConfig, LocalProvider};
 use leasehold_model::{
-    AttemptName, CommandSpec, Error, Exposure, ImageReference, ResourceLimits, Result, RootSource,
+    AttemptName, CommandSpec, Error, ErrorKind, Exposure, ImageReference, ResourceLimits, Result, RootSource,
     SandboxSpec, Span, StdinMode, Verdict, WorkspaceSpec,
 };
 use leasehold_provider::{Provider, Sandbox};
 
 use crate::arguments::{RunOptions, SandboxOptions};
+use crate::changes::{self, Outcome};
+use crate::doctor;
 use crate::environment;
-use crate::failure::{Failure, message};
+use crate::failure::Failure;
+use crate::report::Report;
 use crate::streams::{self, Signals};
 use crate::terminal::{self, RawMode};
 
@@ -40,13 +43,37 @@ async fn in_fresh_sandbox(options: &SandboxOptions, command: CommandSpec, tty: b
     let mut signals = Signals::catch()?;
     let spec = sandbox_spec(options)?;
     let provider = LocalProvider::open(LocalConfig::from_environment()?).await?;
-    let sandbox = provider.create(spec).await?;
+    let sandbox = match provider.create(spec).await {
+        Ok(sandbox) => sandbox,
+        Err(error) => return Err(explain(error, options).await.into()),
+    };
     let outcome = execute(&sandbox, command, options.cwd.clone(), tty, &mut signals).await;
-    let ending = finish(&provider, &sandbox, options).await;
+    let succeeded = matches!(&outcome, Ok(verdict) if verdict.is_success());
+    let settled = finish(&provider, &sandbox, options, succeeded).await;
     let verdict = outcome?;
-    ending?;
-    report(options, &sandbox, &verdict, started.elapsed());
-    Ok(verdict.exit_status())
+    let changes = settled?;
+    Report {
+        options,
+        sandbox: sandbox.id(),
+        verdict: &verdict,
+        changes: &changes,
+        elapsed: started.elapsed(),
+    }
+    .tell();
+    // The command did its part; that its changes are not where they were wanted is our failure.
+    let not_applied = options.apply && succeeded && matches!(changes, Outcome::Kept(..));
+    Ok(if not_applied { 125 } else { verdict.exit_status() })
+}
+
+/// The reason why a sandbox can't be made here, when the host as a whole can't make any.
+async fn explain(error: Error, options: &SandboxOptions) -> Error {
+    if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::AlreadyExists | ErrorKind::NotFound) {
+        return error;
+    }
+    match doctor::examine(options.workspace.clone()).await.map(|diagnosis| diagnosis.refusal()) {
+        Ok(Some(refusal)) => refusal.with_source(error),
+        _ => error,
+    }
 }
 
 /// Runs one command in a sandbox, joined to this process's streams.
@@ -69,44 +96,29 @@ pub(crate) async fn execute(
     Ok(verdict?)
 }
 
-/// Takes the sandbox down, or leaves it when it is to be kept.
+/// Settles the changes, then takes the sandbox down, or leaves it when it is to be kept.
 async fn finish(
     provider: &LocalProvider,
     sandbox: &Arc<dyn Sandbox>,
     options: &SandboxOptions,
-) -> Result<()> {
+    succeeded: bool,
+) -> Result<Outcome> {
     if options.keep {
         sandbox.stop().await?;
     } else {
+        provider.end(sandbox.id()).await?;
+    }
+    let settled = changes::settle(provider, sandbox.id(), options.apply && succeeded).await;
+    if !options.keep {
+        // Whatever went wrong, what the command did is not lost.
+        if !matches!(settled, Ok(Outcome::None | Outcome::Applied(..))) {
+            provider.keep_changes(sandbox.id()).await?;
+        }
         sandbox.delete().await?;
     }
     // What others left is removed on the way out, when nobody waits for a command any more.
-    provider.sweep().await.map(drop)
-}
-
-fn report(options: &SandboxOptions, sandbox: &Arc<dyn Sandbox>, verdict: &Verdict, elapsed: Duration) {
-    if options.json {
-        let report = serde_json::json!({
-            "sandbox": sandbox.id(),
-            "kept": options.keep,
-            "result": verdict,
-            "exit_status": verdict.exit_status(),
-            "seconds": elapsed.as_secs_f64(),
-        });
-        message(&report.to_string());
-        return;
-    }
-    match verdict {
-        Verdict::Exited { .. } | Verdict::Signalled { .. } => {}
-        Verdict::DiskFull { .. } => message(&format!("the command {verdict}")),
-        _ => message(&format!("the command was {verdict}")),
-    }
-    if options.keep && !options.quiet {
-        message(&format!(
-            "kept sandbox {}; run in it with `leasehold sandbox exec {0} -- COMMAND`",
-            sandbox.id()
-        ));
-    }
+    provider.sweep().await?;
+    settled
 }
 
 /// A name for a sandbox that was given none.

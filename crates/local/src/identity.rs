@@ -6,7 +6,7 @@ use leasehold_model::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// How many users a sandbox made by root has.
-const SHIFTED_LENGTH: u32 = 0x1_0000;
+pub(crate) const SHIFTED_LENGTH: u32 = 0x1_0000;
 /// The host ids that sandboxes made by root use: far above those of people and services, so that nobody
 /// of the host owns anything a sandbox could reach, and root of a sandbox is nobody outside.
 const SHIFTED: Range<u32> = 0x6000_0000..0x7000_0000;

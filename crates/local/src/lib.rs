@@ -7,25 +7,30 @@
 
 mod capabilities;
 mod cgroup;
+pub mod changes;
 mod config;
 pub mod doctor;
 mod execution;
 mod files;
 mod identity;
+pub mod image;
 mod init;
 mod launch;
+mod layer;
 mod link;
 mod plan;
 mod protocol;
 mod provider;
 mod record;
+mod removal;
+mod root;
 mod sandbox;
 mod store;
 mod syscall;
 mod template;
 mod toolchain;
-mod tree;
 mod watched;
+mod workspace;
 
 pub use config::LocalConfig;
 pub use init::run_if_asked;
@@ -33,3 +38,4 @@ pub use link::START_PROGRAM;
 pub use provider::LocalProvider;
 pub use store::SweepReport;
 pub use toolchain::TOOLCHAIN_VARIABLES;
+pub use workspace::{KeptChanges, WorkspaceChanges};

@@ -22,21 +22,13 @@ const DEFAULT_PROCESSES: u32 = 4096;
 const SYSTEM_DIRECTORIES: [&str; 10] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix", "/gnu"];
 
-/// A root other than the host's own files.
-pub(crate) struct ImageRoot {
-    /// Its layers, the uppermost first.
-    pub(crate) layers: Vec<PathBuf>,
-    /// Where commands start in it.
-    pub(crate) directory: Option<PathBuf>,
-}
-
 /// Everything that planning needs to know.
 pub(crate) struct PlanInput<'a> {
     pub(crate) config: &'a LocalConfig,
     pub(crate) store: &'a Store,
     pub(crate) record: &'a Record,
     pub(crate) identity: &'a IdentityMap,
-    pub(crate) image: Option<&'a ImageRoot>,
+
     pub(crate) user: User,
     pub(crate) listens: bool,
     pub(crate) cgroup_files: usize,
@@ -73,7 +65,7 @@ pub(crate) fn plan(input: &PlanInput<'_>) -> Result<StartPlan> {
         },
     };
     planner.root();
-    if input.image.is_none() {
+    if record.image.is_none() {
         planner.host_directories()?;
     }
     planner.network_files();
@@ -86,7 +78,7 @@ pub(crate) fn plan(input: &PlanInput<'_>) -> Result<StartPlan> {
         .workspace
         .as_ref()
         .map(|workspace| workspace.target.clone())
-        .or_else(|| input.image.and_then(|image| image.directory.clone()).map(BytePath))
+        .or_else(|| record.image.as_ref().and_then(|image| image.directory.clone()))
         .unwrap_or_else(|| "/".into());
     Ok(StartPlan {
         host_name: host_name(record.name.as_str()),
@@ -131,8 +123,8 @@ impl Planner<'_> {
         let mut lower: Vec<BytePath> = frozen
             .map(|template| BytePath(self.input.store.template(template.as_str()).join("root")))
             .collect();
-        match self.input.image {
-            Some(image) => lower.extend(image.layers.iter().cloned().map(BytePath)),
+        match &self.input.record.image {
+            Some(image) => lower.extend(image.layers.iter().cloned()),
             None => lower.push(BytePath(self.input.store.skeleton())),
         }
         self.mounts.root.lower = lower;

@@ -1,31 +1,37 @@
 //! The embedded provider.
 
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::{Arc, Weak};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use leasehold_model::{
-    AttemptName, Error, ErrorKind, Labels, Receipt, ReceiptOutcome, Result, RootSource, SandboxId,
+    AttemptName, BytePath, Error, ErrorKind, Labels, Receipt, ReceiptOutcome, Result, RootSource, SandboxId,
     SandboxInfo, SandboxSpec, SandboxState, TemplateId, UserSpec,
 };
 use leasehold_provider::{Capabilities, Provider, ProviderInfo, Sandbox, SandboxQuery, TemplateInfo};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::rand::GetRandomFlags;
+use tokio::sync::OnceCell;
 
 use crate::capabilities;
 use crate::cgroup::{self, Cgroup};
+use crate::changes::Baseline;
 use crate::config::LocalConfig;
 use crate::identity::{self, IdentityMap};
+use crate::image::{GarbageReport, ImageStore};
 use crate::launch::{LaunchRequest, launch};
 use crate::link::Link;
-use crate::plan::{self, ImageRoot, PlanInput};
+use crate::plan::{self, PlanInput};
 use crate::protocol::User;
 use crate::record::Record;
-use crate::sandbox::{Live, LocalSandbox};
+use crate::root;
+use crate::sandbox::{Live, LocalSandbox, Reach};
 use crate::store::{Store, SweepReport, lives, try_lock};
 use crate::template::{self, Template};
+use crate::workspace::{self, KeptChanges, WorkspaceChanges};
 
 /// What every handle of one provider shares.
 #[derive(Debug)]
@@ -33,6 +39,11 @@ pub(crate) struct Shared {
     pub(crate) config: LocalConfig,
     pub(crate) store: Store,
     capabilities: OnceLock<Capabilities>,
+    images: OnceCell<ImageStore>,
+    /// The layers of sandboxes with a disk limit, which live in memory.
+    layers: Mutex<HashMap<SandboxId, Arc<OwnedFd>>>,
+    /// What handles of this process hold of their sandboxes.
+    reaches: Mutex<HashMap<SandboxId, Weak<Reach>>>,
 }
 
 /// The provider of embedded sandboxes in one data directory.
@@ -65,7 +76,14 @@ impl LocalProvider {
         blocking(move || {
             let store = Store::open(&config.data_directory)?;
             let account = format!("local:{}", store.root().display());
-            let shared = Shared { config, store, capabilities: OnceLock::new() };
+            let shared = Shared {
+                config,
+                store,
+                capabilities: OnceLock::new(),
+                images: OnceCell::new(),
+                layers: Mutex::default(),
+                reaches: Mutex::default(),
+            };
             Ok(Self { info: ProviderInfo { kind: "local", account }, shared: Arc::new(shared) })
         })
         .await
@@ -75,6 +93,80 @@ impl LocalProvider {
     pub async fn sweep(&self) -> Result<SweepReport> {
         let shared = Arc::clone(&self.shared);
         blocking(move || shared.store.sweep()).await
+    }
+
+    /// Ends every process of a sandbox and keeps everything else, to look at its changes before it is
+    /// deleted.
+    pub async fn end(&self, sandbox: &SandboxId) -> Result<()> {
+        LocalSandbox::new(sandbox.clone(), Arc::clone(&self.shared), None).end_now().await
+    }
+
+    /// Where the changes of a sandbox's workspace are, once its commands have ended; `None` when the
+    /// workspace is not the host's. Open it before the sandbox is deleted.
+    pub async fn changes(&self, sandbox: &SandboxId) -> Result<Option<WorkspaceChanges>> {
+        let Some(record) = self.shared.load(sandbox).await? else {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "changes.open",
+                format!("there is no sandbox {sandbox}"),
+            ));
+        };
+        let layers = self.shared.layers(sandbox);
+        let shared = Arc::clone(&self.shared);
+        blocking(move || {
+            let (identity, _) = who(&record)?;
+            workspace::of_sandbox(&shared.store, &record, &identity, layers)
+        })
+        .await
+    }
+
+    /// Deletes an ended sandbox but keeps the changes of its workspace, under its id.
+    pub async fn keep_changes(&self, sandbox: &SandboxId) -> Result<()> {
+        let layers = self.shared.layers(sandbox);
+        let shared = Arc::clone(&self.shared);
+        let id = sandbox.clone();
+        blocking(move || {
+            let path = shared.store.sandbox(&id);
+            let Some(record) = Record::load(&path)? else {
+                return Ok(());
+            };
+            if let Some(layers) = layers {
+                let (identity, _) = who(&record)?;
+                workspace::copy_from_memory(&layers, &path, &identity)?;
+            }
+            shared.store.keep_changes(&record).map(drop)
+        })
+        .await
+    }
+
+    /// Every set of changes that was kept, the oldest first.
+    pub async fn list_kept_changes(&self) -> Result<Vec<KeptChanges>> {
+        let shared = Arc::clone(&self.shared);
+        blocking(move || workspace::list_kept(&shared.store)).await
+    }
+
+    /// The changes that were kept from a sandbox; `None` when there are none.
+    pub async fn find_kept_changes(&self, sandbox: &SandboxId) -> Result<Option<KeptChanges>> {
+        let shared = Arc::clone(&self.shared);
+        let id = sandbox.clone();
+        blocking(move || workspace::find_kept(&shared.store, &id)).await
+    }
+
+    /// The store of unpacked images.
+    pub async fn images(&self) -> Result<&ImageStore> {
+        self.shared.images().await
+    }
+
+    /// Removes images without a reference, and layers that neither an image nor a sandbox needs.
+    pub async fn collect_images(&self) -> Result<GarbageReport> {
+        let shared = Arc::clone(&self.shared);
+        let used = blocking(move || {
+            let records = shared.store.records()?.into_iter().filter_map(|(record, _)| record.image);
+            let templates = template::all(&shared.store)?.into_iter().filter_map(|template| template.image);
+            Ok(records.chain(templates).flat_map(|image| image.layers).collect::<BTreeSet<_>>())
+        })
+        .await?;
+        self.images().await?.collect_garbage(move |path| used.contains(&BytePath::from(path))).await
     }
 
     /// The data directory.
@@ -88,6 +180,27 @@ impl LocalProvider {
 }
 
 impl Shared {
+    /// The layers of a sandbox of this process that live in memory.
+    fn layers(&self, id: &SandboxId) -> Option<Arc<OwnedFd>> {
+        self.layers.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    /// What another handle of this process holds of a sandbox.
+    pub(crate) fn reach(&self, id: &SandboxId) -> Option<Arc<Reach>> {
+        self.reaches.lock().unwrap_or_else(PoisonError::into_inner).get(id)?.upgrade()
+    }
+
+    /// Lets later handles share what one holds.
+    pub(crate) fn remember(&self, id: &SandboxId, reach: &Arc<Reach>) {
+        let mut reaches = self.reaches.lock().unwrap_or_else(PoisonError::into_inner);
+        reaches.retain(|_, known| known.strong_count() > 0);
+        reaches.insert(id.clone(), Arc::downgrade(reach));
+    }
+
+    async fn images(&self) -> Result<&ImageStore> {
+        self.images.get_or_try_init(|| root::open_images(&self.store)).await
+    }
+
     pub(crate) async fn load(self: &Arc<Self>, id: &SandboxId) -> Result<Option<Record>> {
         let path = self.store.sandbox(id);
         blocking(move || Record::load(&path)).await
@@ -100,6 +213,7 @@ impl Shared {
 
     /// Removes the directory and control groups of a sandbox that has ended.
     pub(crate) async fn remove(self: &Arc<Self>, id: &SandboxId) -> Result<ReceiptOutcome> {
+        self.layers.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
         let shared = Arc::clone(self);
         let id = id.clone();
         blocking(move || {
@@ -133,22 +247,22 @@ impl Shared {
 
     /// Starts pid 1 for a record whose lock is held.
     pub(crate) async fn start(self: &Arc<Self>, mut record: Record, lock: OwnedFd) -> Result<Live> {
-        let image = match &record.root {
-            RootSource::Host => None,
-            RootSource::Image(image) => {
-                return Err(Error::unsupported("sandbox.create", format!("image {image} can't be used yet")));
-            }
-            RootSource::Template(template) => {
-                return Err(Error::new(
-                    ErrorKind::Corrupt,
-                    "sandbox.start",
-                    format!("the record names template {template} instead of what it stacks on"),
-                ));
-            }
-        };
+        let id = record.id.clone();
+        let mut leased = None;
+        if let (RootSource::Image(reference), None) = (&record.root, &record.image) {
+            let (image, lease) = root::resolve(self.images().await?, reference).await?;
+            record.image = Some(image);
+            leased = Some(lease);
+        }
         let shared = Arc::clone(self);
         let planned = blocking(move || {
-            let (identity, user) = who(&record, image.as_ref())?;
+            let (identity, user) = who(&record)?;
+            let state = shared.store.sandbox(&record.id);
+            if let Some(workspace) = &mut record.workspace
+                && workspace.baseline.is_none()
+            {
+                workspace.baseline = Some(Baseline::take(&state)?);
+            }
             let cgroup = cgroup::create(record.id.as_str(), &record.limits)?;
             let files = match &cgroup {
                 Some(cgroup) => cgroup
@@ -163,13 +277,13 @@ impl Shared {
                 store: &shared.store,
                 record: &record,
                 identity: &identity,
-                image: image.as_ref(),
+
                 user,
                 listens: listener.is_some(),
                 cgroup_files: files.len(),
             })?;
             record.state = SandboxState::Running;
-            record.save(&shared.store.sandbox(&record.id))?;
+            record.save(&state)?;
             let request = LaunchRequest {
                 program: shared.config.init_program.clone(),
                 plan,
@@ -183,11 +297,16 @@ impl Shared {
         .await?;
         let (request, cgroup) = planned;
         let launched = launch(request).await?;
+        let layers = launched.layers.map(Arc::new);
+        if let Some(layers) = &layers {
+            self.layers.lock().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::clone(layers));
+        }
         Ok(Live {
             link: Arc::new(launched.link),
             process: Some(launched.process),
             cgroup: cgroup.map(Arc::new),
-            layers: launched.layers.map(Arc::new),
+            layers,
+            _leased: leased,
         })
     }
 
@@ -242,7 +361,13 @@ impl Shared {
         .await?;
         let link = Link::new(socket)
             .map_err(|error| Error::io("sandbox.connect", "cannot watch the connection to pid 1", error))?;
-        Ok(Live { link: Arc::new(link), process: None, cgroup: cgroup.map(Arc::new), layers: None })
+        Ok(Live {
+            link: Arc::new(link),
+            process: None,
+            cgroup: cgroup.map(Arc::new),
+            layers: None,
+            _leased: None,
+        })
     }
 }
 
@@ -272,9 +397,9 @@ fn listen(store: &Store, id: &SandboxId) -> Result<OwnedFd> {
 }
 
 /// Who the caller is inside, and who commands run as.
-fn who(record: &Record, image: Option<&ImageRoot>) -> Result<(IdentityMap, User)> {
+fn who(record: &Record) -> Result<(IdentityMap, User)> {
     let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    if image.is_none() {
+    let Some(image) = &record.image else {
         // On the host's own files everybody keeps their number.
         let inside = match &record.user {
             None => own,
@@ -285,10 +410,10 @@ fn who(record: &Record, image: Option<&ImageRoot>) -> Result<(IdentityMap, User)
         };
         let map = identity::choose(record.id.as_str(), false, inside)?;
         return Ok((map, User::Id { user: inside.0, group: Some(inside.1) }));
-    }
+    };
     let many = own.0 == 0 || identity::has_subordinate_ids();
     let map = identity::choose(record.id.as_str(), many, (0, 0))?;
-    let user = record.user.as_ref().map_or(User::Id { user: 0, group: None }, plan::user);
+    let user = record.user.as_ref().map_or_else(|| image.user(), plan::user);
     Ok((map, user))
 }
 
@@ -306,7 +431,7 @@ impl Provider for LocalProvider {
         let shared = Arc::clone(&self.shared);
         let new = new_id()?;
         let (record, lock) = blocking(move || {
-            let mut record = Record::new(new, &spec, baseline());
+            let mut record = Record::new(new, &spec);
             if let RootSource::Template(id) = &spec.root {
                 let template = template::load(&shared.store, id)?
                     .filter(|template| !template.hidden)
@@ -319,6 +444,7 @@ impl Provider for LocalProvider {
                     })?;
                 record.frozen = template.chain();
                 record.root = template.root;
+                record.image = template.image;
             }
             // A name that was made up for one run needs no search through all others.
             let lock = if record.bound_to_creator {
@@ -386,10 +512,4 @@ impl Provider for LocalProvider {
     async fn destroy(&self, id: &SandboxId) -> Result<Receipt> {
         self.handle(id.clone(), None).delete().await
     }
-}
-
-/// The host's clock as file systems stamp files.
-fn baseline() -> (i64, u32) {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
 }

@@ -11,6 +11,9 @@ use leasehold_model::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::changes::Baseline;
+use crate::root::ImageRoot;
+
 /// The newest form of the record that this program writes. It refuses newer ones.
 const FORMAT: u32 = 1;
 const FILE: &str = "record.json";
@@ -29,6 +32,8 @@ pub(crate) struct Record {
     pub(crate) bound_to_creator: bool,
     pub(crate) idle_stop_after: Option<Duration>,
     pub(crate) root: RootSource,
+    /// What it needs of its image.
+    pub(crate) image: Option<ImageRoot>,
     /// Templates between its own layers and the root, the uppermost first.
     pub(crate) frozen: Vec<TemplateId>,
     pub(crate) workspace: Option<StoredWorkspace>,
@@ -47,9 +52,9 @@ pub(crate) struct Record {
 pub(crate) struct StoredWorkspace {
     pub(crate) source: Option<BytePath>,
     pub(crate) target: BytePath,
-    /// The host's clock just before the workspace was mounted: seconds and nanoseconds. A host file
-    /// changed later than this is in conflict with a change of the sandbox.
-    pub(crate) baseline: (i64, u32),
+    /// The moment just before the workspace was first mounted. A host file changed later than this is in
+    /// conflict with a change of the sandbox.
+    pub(crate) baseline: Option<Baseline>,
 }
 
 fn bytes(text: std::ffi::OsString) -> BytePath {
@@ -58,7 +63,7 @@ fn bytes(text: std::ffi::OsString) -> BytePath {
 
 impl Record {
     /// The record of a new sandbox.
-    pub(crate) fn new(id: SandboxId, spec: &SandboxSpec, baseline: (i64, u32)) -> Self {
+    pub(crate) fn new(id: SandboxId, spec: &SandboxSpec) -> Self {
         let created_at = SystemTime::now();
         Self {
             format: FORMAT,
@@ -71,11 +76,12 @@ impl Record {
             bound_to_creator: spec.bound_to_creator,
             idle_stop_after: spec.idle_stop_after,
             root: spec.root.clone(),
+            image: None,
             frozen: Vec::new(),
             workspace: spec.workspace.as_ref().map(|workspace| StoredWorkspace {
                 source: workspace.source.clone().map(BytePath),
                 target: BytePath(workspace.target.clone()),
-                baseline,
+                baseline: None,
             }),
             exposures: spec.exposures.iter().map(|one| (BytePath(one.path.clone()), one.access)).collect(),
             limits: spec.limits,

@@ -1,7 +1,7 @@
 //! One embedded sandbox.
 
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStringExt;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -18,11 +18,13 @@ use tokio::sync::Mutex;
 use crate::cgroup::Cgroup;
 use crate::execution::{self, Surroundings};
 use crate::files::LocalFiles;
+use crate::image::Image;
 use crate::launch::InitProcess;
 use crate::link::Link;
 use crate::protocol::RequestBody;
 use crate::provider::{Shared, blocking};
 use crate::record::Record;
+use crate::root;
 use crate::store::{lives, try_lock};
 use crate::template::{self, Template};
 
@@ -39,6 +41,8 @@ pub(crate) struct Live {
     pub(crate) process: Option<InitProcess>,
     pub(crate) cgroup: Option<Arc<Cgroup>>,
     pub(crate) layers: Option<Arc<OwnedFd>>,
+    /// Keeps the image's layers in the store.
+    pub(crate) _leased: Option<Image>,
 }
 
 /// What every handle on one sandbox shares: the way to its pid 1, found again after a stop and start.
@@ -92,9 +96,17 @@ impl Reach {
 
 impl LocalSandbox {
     pub(crate) fn new(id: SandboxId, shared: Arc<Shared>, live: Option<Live>) -> Self {
-        let reach =
-            Reach { id: id.clone(), shared: Arc::clone(&shared), live: Mutex::new(live.map(Arc::new)) };
-        Self { id, shared, reach: Arc::new(reach), next_execution: AtomicU64::new(1) }
+        let reach = match (live, shared.reach(&id)) {
+            // Handles of one process share what it holds of a sandbox.
+            (None, Some(reach)) => reach,
+            (live, _) => {
+                let live = Mutex::new(live.map(Arc::new));
+                let reach = Arc::new(Reach { id: id.clone(), shared: Arc::clone(&shared), live });
+                shared.remember(&id, &reach);
+                reach
+            }
+        };
+        Self { id, shared, reach, next_execution: AtomicU64::new(1) }
     }
 
     async fn record(&self, operation: &'static str) -> Result<Record> {
@@ -103,6 +115,11 @@ impl LocalSandbox {
 
     async fn live(&self, operation: &'static str) -> Result<Arc<Live>> {
         self.reach.live(operation).await
+    }
+
+    /// Ends every process at once and keeps everything else.
+    pub(crate) async fn end_now(&self) -> Result<()> {
+        self.end("sandbox.end", Duration::ZERO).await
     }
 
     /// Ends every process and waits until pid 1 is gone.
@@ -217,11 +234,8 @@ impl Sandbox for LocalSandbox {
             .with_hint("resume it first"));
         }
         let number = self.next_execution.fetch_add(1, Ordering::Relaxed);
-        let environment = record
-            .environment
-            .into_iter()
-            .map(|(name, value)| (name.0.into_os_string().into_vec(), value.0.into_os_string().into_vec()))
-            .collect();
+        let image = record.image.iter().flat_map(|image| &image.environment);
+        let environment = image.chain(&record.environment).map(root::raw).collect();
         let surroundings = Surroundings {
             link: Arc::clone(&live.link),
             cgroup: live.cgroup.clone(),

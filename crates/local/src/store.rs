@@ -10,7 +10,7 @@ use leasehold_model::{Error, ErrorKind, Result, SandboxId, SandboxState};
 use rustix::fs::FlockOperation;
 
 use crate::record::Record;
-use crate::tree::remove_tree;
+use crate::removal::remove_tree;
 
 /// The directories that a sandbox on the host's own files starts from, with their modes.
 const SKELETON: &[(&str, u32)] = &[
@@ -93,7 +93,7 @@ impl Store {
         }
         match fs::rename(&scratch, &skeleton) {
             Err(error) if !skeleton.is_dir() => Err(cannot("make", &skeleton)(error)),
-            Err(_) => remove_tree(&scratch).map_err(cannot("remove", &scratch)),
+            Err(_) => remove_tree(&scratch),
             Ok(()) => Ok(()),
         }
     }
@@ -238,7 +238,7 @@ impl Store {
         if let Some(id) = path.file_name().and_then(|name| name.to_str()) {
             crate::cgroup::remove(id);
         }
-        remove_tree(path).map_err(cannot("remove", path))?;
+        remove_tree(path)?;
         drop(lock);
         Ok(())
     }

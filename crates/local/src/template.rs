@@ -13,8 +13,9 @@ use leasehold_provider::TemplateInfo;
 use serde::{Deserialize, Serialize};
 
 use crate::record::Record;
+use crate::removal::remove_tree;
+use crate::root::ImageRoot;
 use crate::store::Store;
-use crate::tree::remove_tree;
 
 const FILE: &str = "template.json";
 
@@ -25,6 +26,8 @@ pub(crate) struct Template {
     pub(crate) created_at: SystemTime,
     /// What its layers stack on.
     pub(crate) root: RootSource,
+    /// What that root needs of its image.
+    pub(crate) image: Option<ImageRoot>,
     /// The templates between it and that root, the uppermost first.
     pub(crate) below: Vec<TemplateId>,
     /// Where the workspace of its sandbox was.
@@ -98,6 +101,7 @@ pub(crate) fn freeze(store: &Store, record: &mut Record, id: TemplateId, hidden:
         id: id.clone(),
         created_at: SystemTime::now(),
         root: record.root.clone(),
+        image: record.image.clone(),
         below: record.frozen.clone(),
         workspace: record.workspace.as_ref().map(|workspace| workspace.target.clone()),
         hidden,
@@ -113,7 +117,7 @@ pub(crate) fn freeze(store: &Store, record: &mut Record, id: TemplateId, hidden:
         if upper.is_dir() {
             let frozen = target.join(entry.file_name());
             fs::rename(&upper, &frozen).map_err(cannot("freeze", &upper))?;
-            remove_tree(&entry.path().join("work")).map_err(cannot("clear", &entry.path()))?;
+            remove_tree(&entry.path().join("work"))?;
         }
     }
     Ok(template)
@@ -152,7 +156,7 @@ pub(crate) fn remove_unused(store: &Store) -> Result<()> {
         }
         for template in unused {
             let path = store.template(template.id.as_str());
-            remove_tree(&path).map_err(cannot("remove", &path))?;
+            remove_tree(&path)?;
         }
     }
 }

@@ -159,25 +159,25 @@ impl fmt::Display for Verdict {
         match self {
             Self::Exited { code } => write!(formatter, "exited with status {code}"),
             Self::Signalled { signal, by: EndedBy::Caller } => {
-                write!(formatter, "ended by {signal}, sent by the caller")
+                write!(formatter, "was ended by {signal}, sent by the caller")
             }
-            Self::Signalled { signal, by: EndedBy::Other } => write!(formatter, "ended by {signal}"),
+            Self::Signalled { signal, by: EndedBy::Other } => write!(formatter, "was ended by {signal}"),
             Self::Deadline { allowed } => {
-                write!(formatter, "killed with its whole process tree after {}", Span(*allowed))
+                write!(formatter, "was killed with its whole process tree after {}", Span(*allowed))
             }
             Self::OutOfMemory { limit: Some(limit) } => {
-                write!(formatter, "killed for memory: the limit of {} was reached", ByteSize(*limit))
+                write!(formatter, "was killed for memory: the limit of {} was reached", ByteSize(*limit))
             }
-            Self::OutOfMemory { limit: None } => formatter.write_str("killed for memory by the kernel"),
+            Self::OutOfMemory { limit: None } => formatter.write_str("was killed for memory by the kernel"),
             Self::DiskFull { limit, code } => write!(
                 formatter,
                 "exited with status {code} with its disk allowance of {} used up",
                 ByteSize(*limit)
             ),
-            Self::Cancelled => formatter.write_str("cancelled, and its whole process tree killed"),
+            Self::Cancelled => formatter.write_str("was cancelled, and its whole process tree killed"),
             Self::SandboxStopped => formatter.write_str("ended because its sandbox was stopped"),
-            Self::ProviderLost => formatter.write_str("lost: its sandbox is gone"),
-            Self::ObservationLost => formatter.write_str("out of sight: it may still run"),
+            Self::ProviderLost => formatter.write_str("was lost: its sandbox is gone"),
+            Self::ObservationLost => formatter.write_str("is out of sight: it may still run"),
         }
     }
 }

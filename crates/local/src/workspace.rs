@@ -1,0 +1,168 @@
+//! The changes of a workspace: of a sandbox that ended, or kept from one that is gone.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use leasehold_model::{AttemptName, Error, ErrorKind, Result, SandboxId};
+
+use crate::changes::{Baseline, Cancellation, ChangeSource, OwnerMap};
+use crate::identity::{IdentityMap, SHIFTED_LENGTH};
+use crate::layer::{self, Owners};
+use crate::record::Record;
+use crate::removal::remove_tree;
+use crate::store::Store;
+use crate::syscall::descriptor_path;
+
+/// Changes that nobody has decided about, kept from a sandbox that is gone.
+#[derive(Debug, Clone)]
+pub struct KeptChanges {
+    /// The id of the sandbox that made them.
+    pub id: SandboxId,
+    /// Its name.
+    pub name: AttemptName,
+    /// When it was made.
+    pub created_at: SystemTime,
+    /// The workspace that they belong to.
+    pub workspace: PathBuf,
+    directory: PathBuf,
+    baseline: Baseline,
+}
+
+/// Where the changes of a sandbox are, as long as this lives.
+#[derive(Debug, Clone)]
+pub struct WorkspaceChanges {
+    /// What the functions of [`changes`](crate::changes) take.
+    pub source: ChangeSource,
+    /// Keeps the layers of a sandbox with a disk limit, which live in memory.
+    _layers: Option<Arc<OwnedFd>>,
+}
+
+impl KeptChanges {
+    fn load(directory: PathBuf) -> Result<Option<Self>> {
+        let Some(record) = Record::load(&directory)? else {
+            return Ok(None);
+        };
+        let (id, name, created_at) = (record.id, record.name, record.created_at);
+        Ok(record.workspace.and_then(|workspace| {
+            let baseline = workspace.baseline?;
+            let workspace = workspace.source?.to_path_buf();
+            Some(Self { id, name, created_at, workspace, directory, baseline })
+        }))
+    }
+
+    /// Where they are, to look at or to apply.
+    pub fn source(&self) -> ChangeSource {
+        ChangeSource {
+            upper: self.directory.join("upper"),
+            base: self.workspace.clone(),
+            baseline: self.baseline,
+            owner_map: on_disk_owners(),
+            cancellation: Cancellation::default(),
+        }
+    }
+
+    /// Removes them for good. Blocking.
+    pub fn discard(self) -> Result<()> {
+        remove_tree(&self.directory)
+    }
+}
+
+/// On disk owners have the host's own numbers; a normal user has only one.
+fn on_disk_owners() -> OwnerMap {
+    if rustix::process::geteuid().is_root() {
+        OwnerMap::Shifted { outside_start: 0, length: SHIFTED_LENGTH }
+    } else {
+        OwnerMap::Single
+    }
+}
+
+/// Every set of kept changes, the oldest first. What can't be understood is left out. Blocking.
+pub(crate) fn list_kept(store: &Store) -> Result<Vec<KeptChanges>> {
+    let directory = store.changes();
+    let entries = fs::read_dir(&directory)
+        .map_err(|error| Error::io("changes.list", format!("cannot list {}", directory.display()), error))?;
+    let mut kept: Vec<_> =
+        entries.flatten().filter_map(|entry| KeptChanges::load(entry.path()).ok().flatten()).collect();
+    kept.sort_by(|left, right| left.created_at.cmp(&right.created_at));
+    Ok(kept)
+}
+
+/// One set of kept changes, by the sandbox's id. Blocking.
+pub(crate) fn find_kept(store: &Store, id: &SandboxId) -> Result<Option<KeptChanges>> {
+    KeptChanges::load(store.changes().join(id.as_str()))
+}
+
+/// Where the changes of an ended sandbox are; `None` when its workspace is not the host's.
+pub(crate) fn of_sandbox(
+    store: &Store,
+    record: &Record,
+    identity: &IdentityMap,
+    layers: Option<Arc<OwnedFd>>,
+) -> Result<Option<WorkspaceChanges>> {
+    let Some(workspace) = &record.workspace else {
+        return Ok(None);
+    };
+    let (Some(base), Some(baseline)) = (&workspace.source, workspace.baseline) else {
+        return Ok(None);
+    };
+    if !record.frozen.is_empty() && layers_below(store, record) {
+        return Err(Error::unsupported(
+            "changes.open",
+            format!("the changes of sandbox {} lie in several layers, since it was forked or made from a template", record.id),
+        )
+        .with_hint("copy what you need out of it instead"));
+    }
+    let (upper, owner_map) = match (&layers, identity) {
+        (Some(layers), IdentityMap::Shifted { start }) => (
+            PathBuf::from(descriptor_path(layers.as_fd())).join("workspace/upper"),
+            OwnerMap::Shifted { outside_start: *start, length: SHIFTED_LENGTH },
+        ),
+        (Some(layers), _) => {
+            (PathBuf::from(descriptor_path(layers.as_fd())).join("workspace/upper"), OwnerMap::Single)
+        }
+        (None, _) => (store.sandbox(&record.id).join("workspace/upper"), on_disk_owners()),
+    };
+    if layers.is_none() && record.limits.disk.is_some() {
+        return Err(Error::new(
+            ErrorKind::Lost,
+            "changes.open",
+            format!("the changes of sandbox {} were in memory and went with it", record.id),
+        ));
+    }
+    let source = ChangeSource {
+        upper,
+        base: base.to_path_buf(),
+        baseline,
+        owner_map,
+        cancellation: Cancellation::default(),
+    };
+    Ok(Some(WorkspaceChanges { source, _layers: layers }))
+}
+
+/// Copies the workspace layer of a sandbox with a disk limit to where others have theirs.
+pub(crate) fn copy_from_memory(layers: &OwnedFd, state: &Path, identity: &IdentityMap) -> Result<()> {
+    let from = PathBuf::from(descriptor_path(layers.as_fd())).join("workspace/upper");
+    let to = state.join("workspace/upper");
+    if !from.is_dir() || to.exists() {
+        return Ok(());
+    }
+    let parent = state.join("workspace");
+    fs::create_dir_all(&parent)
+        .map_err(|error| Error::io("changes.keep", format!("cannot make {}", parent.display()), error))?;
+    let owners = match identity {
+        IdentityMap::Shifted { start } => Owners::ShiftedFrom(*start),
+        _ => Owners::Caller,
+    };
+    layer::copy(&from, &to, owners)
+}
+
+fn layers_below(store: &Store, record: &Record) -> bool {
+    record.frozen.iter().any(|template| has_entries(&store.template(template.as_str()).join("workspace")))
+}
+
+fn has_entries(directory: &Path) -> bool {
+    fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
+}
