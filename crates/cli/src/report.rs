@@ -23,10 +23,8 @@ impl Report<'_> {
         if self.options.json {
             return message(&self.json().to_string());
         }
-        match self.verdict {
-            Verdict::Exited { .. } | Verdict::Signalled { .. } => {}
-            Verdict::DiskFull { .. } => message(&format!("the command {}", self.verdict)),
-            verdict => message(&format!("the command was {verdict}")),
+        if !matches!(self.verdict, Verdict::Exited { .. } | Verdict::Signalled { .. }) {
+            message(&format!("the command {}", self.verdict));
         }
         self.tell_changes();
         if self.options.keep && !self.options.quiet {
