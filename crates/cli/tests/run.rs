@@ -124,7 +124,10 @@ fn a_timeout_is_124_and_keeps_what_was_said_before() {
     let script = "echo before; trap '' TERM INT HUP; sleep 1000";
     let outcome = door.script(&["--timeout", "1s"], script).finish().ended(124);
     assert_eq!(outcome.stdout_text(), "before\n");
-    assert_eq!(outcome.stderr_text(), "leasehold: the command was killed with its whole process tree after 1s\n");
+    assert_eq!(
+        outcome.stderr_text(),
+        "leasehold: the command was killed with its whole process tree after 1s\n"
+    );
 }
 
 #[test]
@@ -152,10 +155,18 @@ fn variables_come_from_flags_files_and_the_host_in_this_order() {
 #[test]
 fn secrets_of_the_hosts_environment_stay_outside() {
     let door = FrontDoor::new();
-    let names = ["GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "LEASEHOLD_DATA_DIR", "DBUS_SESSION_BUS_ADDRESS"];
+    let names = [
+        "GITHUB_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "SSH_AUTH_SOCK",
+        "LEASEHOLD_DATA_DIR",
+        "DBUS_SESSION_BUS_ADDRESS",
+    ];
     let invocation = names.iter().fold(
         door.script(&[], "env; cat /proc/self/environ /proc/1/environ 2>/dev/null; exit 0"),
-        |invocation, name| if *name == "LEASEHOLD_DATA_DIR" { invocation } else { invocation.env(name, "s3cret") },
+        |invocation, name| {
+            if *name == "LEASEHOLD_DATA_DIR" { invocation } else { invocation.env(name, "s3cret") }
+        },
     );
     let outcome = invocation.finish().ended(0);
     let text = outcome.stdout_text();
@@ -258,13 +269,16 @@ fn the_network_is_reached_only_when_asked_for() {
         }
     });
     let connect = format!("exec 3<>/dev/tcp/127.0.0.1/{port} && cat <&3");
-    let run = |policy: &str| door.leasehold(["run", "--network", policy, "--", "bash", "-c", &connect]).finish();
+    let run =
+        |policy: &str| door.leasehold(["run", "--network", policy, "--", "bash", "-c", &connect]).finish();
     let none = run("none");
     assert_eq!((none.code, none.stdout_text()), (Some(1), String::new()));
     assert!(none.stderr_text().contains("Connection refused"), "{}", none.stderr_text());
     assert_eq!(run("host").succeeded().stdout_text(), "reached\n");
     let devices = door.script(&[], "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '").finish().succeeded();
-    assert!(devices.stdout_text().lines().all(|device| !device.starts_with("eth") && !device.starts_with("en")));
+    assert!(
+        devices.stdout_text().lines().all(|device| !device.starts_with("eth") && !device.starts_with("en"))
+    );
     assert!(devices.stdout_text().lines().any(|device| device == "lo"));
 }
 
@@ -331,17 +345,18 @@ fn processor_time_can_be_bounded() {
 #[test]
 fn a_full_disk_is_told_as_such() {
     let door = FrontDoor::new();
-    for place in ["big", "/tmp/big", "/var/big"] {
+    for place in ["/opt/../big", "/tmp/big", "/var/big"] {
         let script = format!("head -c 64M /dev/zero >{place}");
         let outcome = door.script(&["--disk", "16M"], &script).finish().ended(1);
         let text = outcome.stderr_text();
         assert!(text.contains("No space left on device"), "{text}");
         if place != "/tmp/big" {
-            let told = "leasehold: the command exited with status 1 with its disk allowance of 16 MiB used up\n";
+            let told =
+                "leasehold: the command exited with status 1 with its disk allowance of 16 MiB used up\n";
             assert!(text.ends_with(told), "{place}: {text}");
         }
     }
-    door.script(&["--disk", "16M"], "head -c 8M /dev/zero >big && wc -c <big").finish().succeeded();
+    door.script(&["--disk", "16M"], "head -c 8M /dev/zero >/var/big && wc -c </var/big").finish().succeeded();
 }
 
 #[test]
@@ -353,12 +368,15 @@ fn the_report_is_one_line_of_json() {
     assert_eq!(report["exit_status"], 9);
     assert_eq!(report["result"]["verdict"], "exited");
     assert_eq!(report["result"]["code"], 9);
-    assert_eq!(report["kept"], false);
+    assert_eq!(report["sandbox_kept"], false);
     assert!(report["sandbox"].as_str().unwrap().starts_with("sb"));
     assert!(report["seconds"].as_f64().unwrap() > 0.0);
 
     let report = door.script(&["--json"], "kill -TERM $$").finish().ended(143).report();
-    assert_eq!((&report["result"]["verdict"], &report["result"]["signal"]), (&"signalled".into(), &15.into()));
+    assert_eq!(
+        (&report["result"]["verdict"], &report["result"]["signal"]),
+        (&"signalled".into(), &15.into())
+    );
     assert_eq!(report["result"]["by"], "other");
     let report = door.script(&["--json", "--timeout", "100ms"], "sleep 1000").finish().ended(124).report();
     assert_eq!(report["result"]["verdict"], "deadline");
@@ -398,14 +416,14 @@ fn two_runs_at_once_do_not_see_each_other() {
     let door = FrontDoor::new();
     let expose = door.shared_for_writing();
     let wait = format!(
-        "echo one >file; touch {0}/ready; while [ ! -e {0}/go ]; do sleep 0.01; done; cat file; ps ax | grep -c '[s]leep 7777'; true",
+        "echo one >/var/file; touch {0}/ready; while [ ! -e {0}/go ]; do sleep 0.01; done; cat /var/file; ps ax | grep -c '[s]leep 7777'; true",
         door.shared().display()
     );
     let running = door.script(&["--expose", &expose], &wait).start();
     wait_until("the first run is ready", || door.mark("ready").exists());
-    let second = door.script(&[], "sleep 7777 & test ! -e file && echo two >file && cat file").finish();
+    let second =
+        door.script(&[], "sleep 7777 & test ! -e /var/file && echo two >/var/file && cat /var/file").finish();
     assert_eq!(second.succeeded().stdout_text(), "two\n");
     std::fs::write(door.mark("go"), "").unwrap();
     assert_eq!(running.finish().succeeded().stdout_text(), "one\n0\n");
-    assert!(!door.workspace().join("file").exists());
 }

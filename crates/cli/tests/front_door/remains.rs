@@ -25,7 +25,10 @@ impl Remains {
         let mentions = |path: &str| -> Vec<String> {
             let text = fs::read(path).unwrap_or_default();
             let text = String::from_utf8_lossy(&text).into_owned();
-            text.lines().filter(|line| line.contains(&root.display().to_string())).map(str::to_owned).collect()
+            text.lines()
+                .filter(|line| line.contains(&root.display().to_string()))
+                .map(str::to_owned)
+                .collect()
         };
         Self {
             processes: processes(root),
@@ -45,8 +48,7 @@ impl Remains {
 /// sandbox's lock and has the workspace among its mounts.
 pub(crate) fn processes(directory: &Path) -> Vec<String> {
     let needle = directory.as_os_str().as_bytes();
-    let contains =
-        |bytes: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
+    let contains = |bytes: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let path = entry.path();

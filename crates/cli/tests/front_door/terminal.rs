@@ -95,9 +95,8 @@ impl Terminal {
         // With our own copy goes the last one, and the screen ends after what is still in it.
         drop(self.slave.take());
         let (screen, changed) = &*self.screen;
-        let (mut screen, timeout) = changed
-            .wait_timeout_while(screen.lock().unwrap(), HANG, |screen| !screen.ended)
-            .unwrap();
+        let (mut screen, timeout) =
+            changed.wait_timeout_while(screen.lock().unwrap(), HANG, |screen| !screen.ended).unwrap();
         assert!(!timeout.timed_out(), "something holds the terminal after the end");
         (outcome.code.unwrap_or(-1), std::mem::take(&mut screen.bytes), modes)
     }
