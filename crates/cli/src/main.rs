@@ -24,7 +24,10 @@ use crate::failure::Failure;
 fn main() -> ExitCode {
     // This program is also pid 1 of every embedded sandbox; then nothing below runs.
     leasehold_local::run_if_asked();
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(usage) => return Failure::of_usage(&usage).unwrap_or_else(|failure| failure.tell()),
+    };
     start_log();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

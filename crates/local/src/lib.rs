@@ -34,6 +34,7 @@ mod workspace;
 
 pub use config::LocalConfig;
 pub use init::run_if_asked;
+pub use link::START_PROGRAM;
 pub use provider::LocalProvider;
 pub use store::SweepReport;
 pub use toolchain::TOOLCHAIN_VARIABLES;

@@ -192,8 +192,13 @@ impl Drop for Link {
     }
 }
 
+/// The operation of errors that say that a program itself can't be run, where a shell's status would be 126
+/// or 127. Every other failure to start a command is Leasehold's own.
+pub const START_PROGRAM: &str = "program.start";
+
 /// What pid 1 refused, as an error.
 pub(crate) fn refusal_error(operation: &'static str, refusal: &Refusal) -> Error {
+    let operation = if refusal.about_program { START_PROGRAM } else { operation };
     let message = refusal.message.clone();
     if refusal.errno == 0 {
         return Error::new(ErrorKind::Unexpected, operation, message);

@@ -29,7 +29,7 @@ use crate::protocol::User;
 use crate::record::Record;
 use crate::root;
 use crate::sandbox::{Live, LocalSandbox, Reach};
-use crate::store::{self, Store, SweepReport, lives, try_lock};
+use crate::store::{Store, SweepReport, hold_as_creator, lives, lock_soon};
 use crate::template::{self, Template};
 use crate::workspace::{self, KeptChanges, WorkspaceChanges};
 
@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     images: OnceCell<ImageStore>,
     /// The layers of sandboxes with a disk limit, which live in memory.
     layers: Mutex<HashMap<SandboxId, Arc<OwnedFd>>>,
+    /// The locks of sandboxes that are bound to this process.
+    held: Mutex<HashMap<SandboxId, OwnedFd>>,
     /// What handles of this process hold of their sandboxes.
     reaches: Mutex<HashMap<SandboxId, Weak<Reach>>>,
 }
@@ -82,6 +84,7 @@ impl LocalProvider {
                 capabilities: OnceLock::new(),
                 images: OnceCell::new(),
                 layers: Mutex::default(),
+                held: Mutex::default(),
                 reaches: Mutex::default(),
             };
             Ok(Self { info: ProviderInfo { kind: "local", account }, shared: Arc::new(shared) })
@@ -221,7 +224,12 @@ impl Shared {
             if !path.is_dir() {
                 return Ok(ReceiptOutcome::AlreadyGone);
             }
-            let lock = try_lock(&path)?.ok_or_else(|| {
+            let locked = lock_soon(&path);
+            if !path.is_dir() {
+                // Somebody else removed it while we waited.
+                return Ok(ReceiptOutcome::AlreadyGone);
+            }
+            let lock = locked?.ok_or_else(|| {
                 Error::new(ErrorKind::Conflict, "sandbox.delete", format!("sandbox {id} is in use"))
                     .with_hint("try again")
             })?;
@@ -236,7 +244,8 @@ impl Shared {
                 record.state = SandboxState::Destroying;
                 record.save(&path)?;
             }
-            store::remove(&path, lock)?;
+            shared.store.remove(&path, lock)?;
+            shared.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
             if stacks_on_templates {
                 template::remove_unused(&shared.store)?;
             }
@@ -314,6 +323,12 @@ impl Shared {
     /// down again.
     async fn start_new(self: &Arc<Self>, record: Record, lock: OwnedFd) -> Result<Arc<dyn Sandbox>> {
         let id = record.id.clone();
+        if record.bound_to_creator {
+            // While the other lock is ours, no sweep can be at work here.
+            let path = self.store.sandbox(&id);
+            let held = blocking(move || hold_as_creator(&path)).await?;
+            self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), held);
+        }
         match self.start(record, lock).await {
             Ok(live) => Ok(Arc::new(LocalSandbox::new(id, Arc::clone(self), Some(live)))),
             Err(error) => {

@@ -25,7 +25,7 @@ use crate::protocol::RequestBody;
 use crate::provider::{Shared, blocking};
 use crate::record::Record;
 use crate::root;
-use crate::store::{lives, try_lock};
+use crate::store::{lives, lock_soon};
 use crate::template::{self, Template};
 
 /// How long processes may take to end by themselves when a sandbox stops.
@@ -182,7 +182,7 @@ impl LocalSandbox {
             })?;
             self.wait_until_ended(operation, &live).await?;
         }
-        let lock = try_lock(&path)?.ok_or_else(|| {
+        let lock = lock_soon(&path)?.ok_or_else(|| {
             Error::new(ErrorKind::Conflict, operation, format!("sandbox {} is in use", self.id))
                 .with_hint("try again")
         })?;
@@ -283,8 +283,7 @@ impl Sandbox for LocalSandbox {
         let mut slot = self.reach.live.lock().await;
         let record = self.record("sandbox.start").await?;
         let path = self.shared.store.sandbox(&self.id);
-        let lock = try_lock(&path)?;
-        let Some(lock) = lock else {
+        let Some(lock) = blocking(move || lock_soon(&path)).await? else {
             // It runs already, or somebody is starting it at this moment.
             return Ok(());
         };

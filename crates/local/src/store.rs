@@ -204,15 +204,24 @@ impl Store {
     }
 
     fn sweep_one(&self, path: &Path, name: &str, report: &mut SweepReport) -> Result<()> {
+        if is_locked(path, CREATOR) {
+            return Ok(());
+        }
         // The lock of the whole directory is held only to learn that nobody is making this one.
         let guard = self.lock_sandboxes(FlockOperation::LockExclusive)?;
+        if !path.is_dir() {
+            return Ok(());
+        }
         let Some(lock) = try_lock(path)? else {
             return Ok(());
         };
         drop(guard);
+        if is_locked(path, CREATOR) {
+            return Ok(());
+        }
         let Some(mut record) = Record::load(path)? else {
             report.removed.push((name.to_owned(), "its creation was interrupted"));
-            return remove(path, lock);
+            return self.remove(path, lock);
         };
         if record.is_expired() {
             report.removed.push((name.to_owned(), "it expired"));
@@ -230,7 +239,26 @@ impl Store {
             }
             return Ok(());
         }
-        remove(path, lock)
+        self.remove(path, lock)
+    }
+
+    /// Removes a sandbox's directory and cgroups. The locks go last, and in one step with the directory
+    /// for everybody who looks at it under the lock of all: whoever came in between would make new ones.
+    pub(crate) fn remove(&self, path: &Path, lock: OwnedFd) -> Result<()> {
+        if let Some(id) = path.file_name().and_then(|name| name.to_str()) {
+            crate::cgroup::remove(id);
+        }
+        let entries = fs::read_dir(path).map_err(cannot("list", path))?;
+        for entry in entries {
+            let entry = entry.map_err(cannot("list", path))?;
+            if entry.file_name() != LOCK && entry.file_name() != CREATOR {
+                remove_tree(&entry.path())?;
+            }
+        }
+        let _guard = self.lock_sandboxes(FlockOperation::LockExclusive)?;
+        remove_tree(path)?;
+        drop(lock);
+        Ok(())
     }
 
     /// Moves the workspace layer of a sandbox that is going away to the kept changes, when it holds
@@ -252,35 +280,57 @@ impl Store {
     }
 }
 
-/// Removes a sandbox's directory and control groups; the lock goes last.
-pub(crate) fn remove(path: &Path, lock: OwnedFd) -> Result<()> {
-    if let Some(id) = path.file_name().and_then(|name| name.to_str()) {
-        crate::cgroup::remove(id);
-    }
-    remove_tree(path)?;
-    drop(lock);
-    Ok(())
-}
+/// Locked by the pid 1 of a sandbox, or by whoever works on its files while it is down.
+const LOCK: &str = "lock";
+/// Locked by the process that a sandbox is bound to. Between the end of pid 1 and the removal of the
+/// directory, this alone tells a sweep of another process that the changes in it are being dealt with.
+const CREATOR: &str = "creator";
 
 /// Takes the lock of a sandbox's directory. `None` while its pid 1 or its creator holds it.
 pub(crate) fn try_lock(directory: &Path) -> Result<Option<OwnedFd>> {
-    let path = directory.join("lock");
+    lock_file(&directory.join(LOCK))
+}
+
+/// The same, with some patience for those who only look whether it is taken, or sweep past it.
+pub(crate) fn lock_soon(directory: &Path) -> Result<Option<OwnedFd>> {
+    for _ in 0..20 {
+        if let Some(lock) = try_lock(directory)? {
+            return Ok(Some(lock));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    Ok(None)
+}
+
+/// Tells every sweep that this process deals with the sandbox, for as long as the descriptor is open.
+pub(crate) fn hold_as_creator(directory: &Path) -> Result<OwnedFd> {
+    let path = directory.join(CREATOR);
+    lock_file(&path)?.ok_or_else(|| {
+        Error::new(ErrorKind::Conflict, "store", format!("{} belongs to another process", path.display()))
+    })
+}
+
+fn lock_file(path: &Path) -> Result<Option<OwnedFd>> {
     let file = File::options()
         .create(true)
         .write(true)
         .truncate(false)
-        .open(&path)
-        .map_err(cannot("open the lock", &path))?;
+        .open(path)
+        .map_err(cannot("open the lock", path))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file.into())),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        Err(error) => Err(cannot("lock", &path)(error.into())),
+        Err(error) => Err(cannot("lock", path)(error.into())),
     }
 }
 
 /// Whether somebody holds the lock of a sandbox's directory.
 pub(crate) fn lives(directory: &Path) -> bool {
-    let Ok(file) = File::open(directory.join("lock")) else {
+    is_locked(directory, LOCK)
+}
+
+fn is_locked(directory: &Path, name: &str) -> bool {
+    let Ok(file) = File::open(directory.join(name)) else {
         return false;
     };
     // A shared lock that is let go at once: two askers don't see each other.

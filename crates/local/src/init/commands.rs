@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, WaitStatus};
 
 use super::spawn::{MARK_BYTES, StartError, Starting, foreground_group};
 use super::tree::{self, TreeMark};
-use crate::protocol::{Ending, EventBody, KillCause, Refusal, SignalTarget, Tag};
+use crate::protocol::{Ending, EventBody, KillCause, SignalTarget, Tag};
 
 /// Which connection a command belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Command {
             None => EventBody::Started,
             Some(error) => {
                 self.refused = true;
-                EventBody::Refused(Refusal { message: error.message, errno: error.errno })
+                EventBody::Refused(error.into())
             }
         };
         Some((self.connection, self.tag, body, self.master.take()))

@@ -58,8 +58,11 @@ impl Worker {
             other => self.change(other).map(|()| vec![(FilesReply::Done, None)]),
         };
         result.unwrap_or_else(|error| {
-            let refusal =
-                Refusal { message: String::new(), errno: error.raw_os_error().unwrap_or(libc::EIO) };
+            let refusal = Refusal {
+                message: String::new(),
+                errno: error.raw_os_error().unwrap_or(libc::EIO),
+                about_program: false,
+            };
             vec![(FilesReply::Refused(refusal), None)]
         })
     }

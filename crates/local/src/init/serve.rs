@@ -60,7 +60,8 @@ fn from_now(millis: Option<u64>) -> Option<Instant> {
 }
 
 fn refused(message: impl Into<String>, error: &io::Error) -> EventBody {
-    EventBody::Refused(Refusal { message: message.into(), errno: error.raw_os_error().unwrap_or(0) })
+    let errno = error.raw_os_error().unwrap_or(0);
+    EventBody::Refused(Refusal { message: message.into(), errno, about_program: false })
 }
 
 impl Server {
@@ -366,7 +367,7 @@ impl Server {
                 self.commands.push(Command::new(id, tag, starting, master, command.timeout));
                 None
             }
-            Err(error) => Some(EventBody::Refused(Refusal { message: error.message, errno: error.errno })),
+            Err(error) => Some(EventBody::Refused(error.into())),
         }
     }
 

@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use super::harden;
 use super::tree::own_mark;
 use super::users::{Account, resolve};
-use crate::protocol::{InnerUsers, RunCommand, StartPlan};
+use crate::protocol::{InnerUsers, Refusal, RunCommand, StartPlan};
 use crate::syscall::{c_string, raw};
 
 /// Where a command's streams go.
@@ -40,20 +40,42 @@ pub(super) struct StartError {
     pub(super) message: String,
     /// The kernel's error number.
     pub(super) errno: i32,
+    /// Whether everything was ready and `execve` failed.
+    pub(super) about_program: bool,
 }
 
 impl StartError {
     fn new(message: impl Into<String>, error: &io::Error) -> Self {
-        Self { message: message.into(), errno: error.raw_os_error().unwrap_or(0) }
+        Self { message: message.into(), errno: error.raw_os_error().unwrap_or(0), about_program: false }
+    }
+
+    fn of_program(message: impl Into<String>, errno: i32) -> Self {
+        Self { message: message.into(), errno, about_program: true }
+    }
+
+    /// What a child writes after its mark.
+    fn report(&self) -> Vec<u8> {
+        let mut bytes = self.errno.to_le_bytes().to_vec();
+        bytes.push(u8::from(self.about_program));
+        bytes.extend_from_slice(self.message.as_bytes());
+        bytes
     }
 
     /// Reads what a child wrote after its mark.
     pub(super) fn parse(bytes: &[u8]) -> Self {
-        let (number, message) = bytes.split_at(bytes.len().min(4));
+        let (number, rest) = bytes.split_at(bytes.len().min(4));
+        let (about_program, message) = rest.split_at(rest.len().min(1));
         Self {
             message: String::from_utf8_lossy(message).into_owned(),
             errno: number.try_into().map_or(0, i32::from_le_bytes),
+            about_program: about_program == [1],
         }
+    }
+}
+
+impl From<StartError> for Refusal {
+    fn from(error: StartError) -> Self {
+        Self { message: error.message, errno: error.errno, about_program: error.about_program }
     }
 }
 
@@ -82,6 +104,7 @@ pub(super) fn spawn(
     let account = resolve(asked).map_err(|error| StartError {
         message: error.to_string(),
         errno: error.raw_os_error().unwrap_or(libc::ENOENT),
+        about_program: false,
     })?;
     if plan.users == InnerUsers::OwnerAlone && account.user != plan.owner.0 {
         return Err(StartError {
@@ -90,6 +113,7 @@ pub(super) fn spawn(
                 account.user, plan.owner.0
             ),
             errno: libc::EINVAL,
+            about_program: false,
         });
     }
     let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK);
@@ -100,9 +124,7 @@ pub(super) fn spawn(
         Ok(Starting { leader, status: reader })
     } else {
         let error = become_command(plan, command, streams, cgroups, &account, writer.as_fd());
-        let mut report = error.errno.to_le_bytes().to_vec();
-        report.extend_from_slice(error.message.as_bytes());
-        let _ = std::fs::File::from(writer).write_all(&report);
+        let _ = std::fs::File::from(writer).write_all(&error.report());
         raw::exit_now(127)
     }
 }
@@ -133,6 +155,13 @@ fn become_command(
             .map_err(step("report the mark"))?;
         rustix::process::setsid().map_err(io::Error::from).map_err(step("start a session"))?;
         connect(streams).map_err(step("connect the command's streams"))?;
+        if let Streams::Terminal(slave) = streams {
+            // Who runs on a terminal owns it, as after a login; else `/dev/stderr` is closed to them.
+            let owner = Some(rustix::fs::Uid::from_raw(account.user));
+            rustix::fs::fchown(slave, owner, None)
+                .map_err(io::Error::from)
+                .map_err(step("give the terminal to the command's user"))?;
+        }
         raw::close_on_exec_from(3).map_err(step("close descriptors"))?;
         become_account(plan, account).map_err(step("become the command's user"))?;
         let limit = rustix::process::Rlimit {
@@ -205,13 +234,10 @@ fn execute(arguments: &[Vec<u8>], environment: &[(Vec<u8>, Vec<u8>)]) -> StartEr
     };
     let joined = environment.iter().map(|(name, value)| [name, &b"="[..], value].concat()).collect();
     let (Ok(argv), Ok(envp)) = (texts(arguments.to_vec()), texts(joined)) else {
-        return StartError {
-            message: "an argument or variable holds a NUL byte".into(),
-            errno: libc::EINVAL,
-        };
+        return StartError::of_program("an argument or variable holds a NUL byte", libc::EINVAL);
     };
     let Some(program) = arguments.first().filter(|program| !program.is_empty()) else {
-        return StartError { message: "the command is empty".into(), errno: libc::EINVAL };
+        return StartError::of_program("the command is empty", libc::EINVAL);
     };
     let shown = String::from_utf8_lossy(program).into_owned();
     let candidates: Vec<PathBuf> = if program.contains(&b'/') {
@@ -232,27 +258,24 @@ fn execute(arguments: &[Vec<u8>], environment: &[(Vec<u8>, Vec<u8>)]) -> StartEr
     for candidate in candidates {
         let Ok(path) = c_string(&candidate) else { continue };
         let error = raw::execve(&path, &argv, &envp);
-        match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENOTDIR) => {}
-            Some(libc::EACCES) => denied = true,
-            Some(libc::ENOEXEC) => {
+        match error.raw_os_error().unwrap_or(0) {
+            libc::ENOENT | libc::ENOTDIR => {}
+            libc::EACCES => denied = true,
+            libc::ENOEXEC => {
                 // A script without a first line that names its interpreter: the shell runs it.
                 let mut shell = vec![c"/bin/sh".to_owned(), path];
                 shell.extend(argv.into_iter().skip(1));
-                return StartError::new(
-                    format!("cannot run `{shown}` as a script"),
-                    &raw::execve(c"/bin/sh", &shell, &envp),
-                );
+                let error = raw::execve(c"/bin/sh", &shell, &envp);
+                let errno = error.raw_os_error().unwrap_or(0);
+                return StartError::of_program(format!("cannot run `{shown}` as a script"), errno);
             }
-            Some(libc::E2BIG) => {
-                return StartError::new(
-                    format!(
-                        "cannot run `{shown}`: its arguments and environment are too long for the kernel"
-                    ),
-                    &error,
+            libc::E2BIG => {
+                let message = format!(
+                    "cannot run `{shown}`: its arguments and environment are too long for the kernel"
                 );
+                return StartError::of_program(message, libc::E2BIG);
             }
-            _ => return StartError::new(format!("cannot run `{shown}`"), &error),
+            errno => return StartError::of_program(format!("cannot run `{shown}`"), errno),
         }
     }
     let errno = if denied { libc::EACCES } else { libc::ENOENT };
@@ -261,7 +284,7 @@ fn execute(arguments: &[Vec<u8>], environment: &[(Vec<u8>, Vec<u8>)]) -> StartEr
     } else {
         format!("`{shown}` is not in the sandbox")
     };
-    StartError { message, errno }
+    StartError::of_program(message, errno)
 }
 
 /// The process group in the foreground of the leader's terminal, as `/proc` tells it.

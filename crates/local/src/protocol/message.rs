@@ -238,6 +238,8 @@ pub(crate) struct Refusal {
     pub(crate) message: String,
     /// The kernel's error number, 0 when it is not the kernel's.
     pub(crate) errno: i32,
+    /// Whether it is the program itself that can't be run, as a shell tells it by 126 and 127.
+    pub(crate) about_program: bool,
 }
 
 /// What made pid 1 kill a command's tree.
