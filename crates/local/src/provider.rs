@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 
 use async_trait::async_trait;
 use leasehold_model::{
-    AttemptName, Error, ErrorKind, Labels, Receipt, ReceiptOutcome, Result, RootSource, SandboxId,
-    SandboxInfo, SandboxSpec, SandboxState, TemplateId, UserSpec,
+    AttemptName, Error, ErrorKind, Labels, Receipt, ReceiptOutcome, ResourceLimits, Result, RootSource,
+    SandboxId, SandboxInfo, SandboxSpec, SandboxState, TemplateId, UserSpec,
 };
 use leasehold_provider::{Capabilities, Provider, ProviderInfo, Sandbox, SandboxQuery, TemplateInfo};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -149,7 +149,7 @@ impl Shared {
         let shared = Arc::clone(self);
         let planned = blocking(move || {
             let (identity, user) = who(&record, image.as_ref())?;
-            let cgroup = cgroup::create(record.id.as_str(), &record.limits)?;
+            let cgroup = cgroup::create(record.id.as_str(), &bounded(record.limits))?;
             let files = match &cgroup {
                 Some(cgroup) => cgroup
                     .join_files()
@@ -226,7 +226,7 @@ impl Shared {
     pub(crate) async fn connect(self: &Arc<Self>, record: &Record) -> Result<Live> {
         let path = self.store.sandbox(&record.id);
         let id = record.id.clone();
-        let limits = record.limits;
+        let limits = bounded(record.limits);
         let (socket, cgroup) = blocking(move || {
             let failed = |error: std::io::Error| {
                 Error::io("sandbox.connect", format!("cannot reach pid 1 of sandbox {id}"), error)
@@ -386,6 +386,12 @@ impl Provider for LocalProvider {
     async fn destroy(&self, id: &SandboxId) -> Result<Receipt> {
         self.handle(id.clone(), None).delete().await
     }
+}
+
+/// Limits with the number of processes always bounded: the bound that each process carries counts per
+/// user, and root of a sandbox may become many.
+fn bounded(limits: ResourceLimits) -> ResourceLimits {
+    ResourceLimits { processes: Some(limits.processes.unwrap_or(plan::DEFAULT_PROCESSES)), ..limits }
 }
 
 /// The host's clock as file systems stamp files.
