@@ -18,7 +18,7 @@ use crate::toolchain;
 
 /// The most processes in a sandbox that doesn't say: enough for the widest builds (field case F47), too
 /// few for a fork bomb to hurt the host.
-const DEFAULT_PROCESSES: u32 = 4096;
+pub(crate) const DEFAULT_PROCESSES: u32 = 4096;
 
 /// System directories of the host that are shown, where they exist.
 const SYSTEM_DIRECTORIES: [&str; 10] =

@@ -8,8 +8,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use async_trait::async_trait;
 use leasehold_model::{
-    AttemptName, BytePath, Error, ErrorKind, Labels, Receipt, ReceiptOutcome, Result, RootSource, SandboxId,
-    SandboxInfo, SandboxSpec, SandboxState, TemplateId, UserSpec,
+    AttemptName, BytePath, Error, ErrorKind, Labels, Receipt, ReceiptOutcome, ResourceLimits, Result,
+    RootSource, SandboxId, SandboxInfo, SandboxSpec, SandboxState, TemplateId, UserSpec,
 };
 use leasehold_provider::{Capabilities, Provider, ProviderInfo, Sandbox, SandboxQuery, TemplateInfo};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -272,7 +272,7 @@ impl Shared {
             {
                 workspace.baseline = Some(Baseline::take(&state)?);
             }
-            let cgroup = cgroup::create(record.id.as_str(), &record.limits)?;
+            let cgroup = cgroup::create(record.id.as_str(), &bounded(record.limits))?;
             let files = match &cgroup {
                 Some(cgroup) => cgroup
                     .join_files()
@@ -360,7 +360,7 @@ impl Shared {
     pub(crate) async fn connect(self: &Arc<Self>, record: &Record) -> Result<Live> {
         let path = self.store.sandbox(&record.id);
         let id = record.id.clone();
-        let limits = record.limits;
+        let limits = bounded(record.limits);
         let (socket, cgroup) = blocking(move || {
             let failed = |error: std::io::Error| {
                 Error::io("sandbox.connect", format!("cannot reach pid 1 of sandbox {id}"), error)
@@ -527,4 +527,10 @@ impl Provider for LocalProvider {
     async fn destroy(&self, id: &SandboxId) -> Result<Receipt> {
         self.handle(id.clone(), None).delete().await
     }
+}
+
+/// Limits with the number of processes always bounded: the bound that each process carries counts per
+/// user, and root of a sandbox may become many.
+fn bounded(limits: ResourceLimits) -> ResourceLimits {
+    ResourceLimits { processes: Some(limits.processes.unwrap_or(plan::DEFAULT_PROCESSES)), ..limits }
 }

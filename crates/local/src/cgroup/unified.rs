@@ -67,7 +67,10 @@ fn limit(directory: PathBuf, limits: &ResourceLimits) -> Result<Cgroup> {
             control(&directory, "memory.swap.max", "0")?;
         }
     }
-    if let Some(limit) = limits.processes {
+    // Each process carries the bound too; the group's also holds for a root that becomes many users.
+    if let Some(limit) = limits.processes
+        && directory.join("pids.max").exists()
+    {
         control(&directory, "pids.max", &limit.to_string())?;
     }
     if let Some(quota) = limits.cpus {

@@ -9,6 +9,7 @@ mod connect;
 mod file_operations;
 mod file_server;
 mod harden;
+mod scope;
 mod serve;
 mod spawn;
 mod start;
@@ -51,6 +52,11 @@ pub fn run_if_asked() {
 fn run() -> io::Result<()> {
     // Nothing inside may look into this process, which holds descriptors of the host.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    // Out of the host's session: its terminal's Ctrl-C is not for us, and what can be changed about a
+    // session through `/proc/1` (how the scheduler ranks it) must not be the host's.
+    rustix::process::setsid()?;
+    // Every mode is given in full; the host's mask must not make `/dev/shm` one user's.
+    rustix::process::umask(rustix::fs::Mode::empty());
     raw::forget_ignored_signals();
     let connection = raw::take_inherited(CONNECTION_DESCRIPTOR).ok_or(io::ErrorKind::NotConnected)?;
     let signals = raw::signal_descriptor(&[libc::SIGCHLD])?;
@@ -63,12 +69,9 @@ fn run() -> io::Result<()> {
     // What is left is the lock: held until this process ends, it says that the sandbox lives.
     let _lock = descriptors;
     let built = start::build(&Linux, &plan, mapped).and_then(|layers| {
-        harden::prepare().map(|()| layers).map_err(|error| StartFailure {
-            step: "system_calls".to_owned(),
-            subject: "the system-call filter".to_owned(),
-            errno: error.raw_os_error().unwrap_or(0),
-            hint: "run `leasehold doctor`".to_owned(),
-        })
+        barrier("scope", "the Landlock domain", scope::confine())?;
+        barrier("system_calls", "the system-call filter", harden::prepare())?;
+        Ok(layers)
     });
     match built {
         Ok(layers) => {
@@ -82,6 +85,16 @@ fn run() -> io::Result<()> {
             writer.flush(connection.as_fd())
         }
     }
+}
+
+/// A barrier that is put up after the build.
+fn barrier(step: &str, subject: &str, result: io::Result<()>) -> Result<(), StartFailure> {
+    result.map_err(|error| StartFailure {
+        step: step.to_owned(),
+        subject: subject.to_owned(),
+        errno: error.raw_os_error().unwrap_or(0),
+        hint: "run `leasehold doctor`".to_owned(),
+    })
 }
 
 fn first_message(

@@ -1,6 +1,7 @@
 //! The system-call filter: everything is allowed but what is listed here. A denied call fails with
-//! `EPERM`, as if the caller lacked the privilege; `clone3`, whose flags a filter can't see, fails with
-//! `ENOSYS`, so that libraries fall back to `clone`.
+//! `EPERM`, as if the caller lacked the privilege. `clone3`, whose flags a filter can't see, fails with
+//! `ENOSYS`, so that libraries fall back to `clone`; a socket family that is not for sandboxes fails with
+//! `EAFNOSUPPORT`, as on a kernel without it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,12 +11,16 @@ use seccompiler::{
     TargetArch,
 };
 
+/// `open_tree_attr` (Linux 6.15), the same number on every architecture.
+const OPEN_TREE_ATTR: i64 = 467;
+
 /// Mounts and namespaces.
 const MOUNTS: &[i64] = &[
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_pivot_root,
     libc::SYS_open_tree,
+    OPEN_TREE_ATTR,
     libc::SYS_move_mount,
     libc::SYS_fsopen,
     libc::SYS_fsconfig,
@@ -76,9 +81,22 @@ const ARCHITECTURE: &[i64] = &[];
 
 /// Terminal requests that type into a terminal or paste from a console.
 const TERMINAL_REQUESTS: [u64; 2] = [libc::TIOCSTI, 0x541C /* TIOCLINUX */];
-/// Socket families that reach beyond the network namespace or into old kernel code.
-const SOCKET_FAMILIES: [i32; 5] =
-    [libc::AF_VSOCK, libc::AF_PACKET, libc::AF_ALG, libc::AF_KEY, libc::AF_TIPC];
+/// The socket families that exist inside. All others reach beyond the network namespace, or make the
+/// kernel load old code.
+const SOCKET_FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+/// Calls that take a process as their first argument and change how the kernel treats it. Pid 1 has the
+/// same user as the commands; without its descriptors or its share of the processor it could not end
+/// them at their deadline.
+const ON_A_PROCESS: [i64; 5] = [
+    libc::SYS_prlimit64,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setscheduler,
+];
+/// Calls that take a kind (a process, its group, a user) and a number of that kind, for the same; and the
+/// kind that means every process of a user, pid 1 among them.
+const ON_A_KIND: [(i64, u64); 2] = [(libc::SYS_setpriority, 2), (libc::SYS_ioprio_set, 3)];
 const NAMESPACE_FLAGS: [i32; 8] = [
     libc::CLONE_NEWUSER,
     libc::CLONE_NEWNS,
@@ -90,11 +108,14 @@ const NAMESPACE_FLAGS: [i32; 8] = [
     0x80, /* CLONE_NEWTIME */
 ];
 
-/// A rule that holds when the low 32 bits of one argument have this value under this mask.
+/// A condition on the low 32 bits of one argument.
+fn condition(index: u8, operator: SeccompCmpOp, value: u64) -> io::Result<SeccompCondition> {
+    SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value).map_err(io::Error::other)
+}
+
+/// A rule that holds when the low 32 bits of one argument compare so.
 fn argument(index: u8, operator: SeccompCmpOp, value: u64) -> io::Result<SeccompRule> {
-    SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)
-        .and_then(|condition| SeccompRule::new(vec![condition]))
-        .map_err(io::Error::other)
+    SeccompRule::new(vec![condition(index, operator, value)?]).map_err(io::Error::other)
 }
 
 fn compile(rules: BTreeMap<i64, Vec<SeccompRule>>, denied: SeccompAction) -> io::Result<BpfProgram> {
@@ -136,16 +157,28 @@ pub(super) fn filters() -> io::Result<Vec<BpfProgram>> {
     rules.insert(libc::SYS_clone, flags);
     let requests = TERMINAL_REQUESTS.into_iter().map(|request| argument(1, SeccompCmpOp::Eq, request));
     rules.insert(libc::SYS_ioctl, requests.collect::<io::Result<_>>()?);
-    let families = SOCKET_FAMILIES
-        .into_iter()
-        .map(|family| argument(0, SeccompCmpOp::Eq, u64::from(family.unsigned_abs())));
-    rules.insert(libc::SYS_socket, families.collect::<io::Result<_>>()?);
+    for number in ON_A_PROCESS {
+        rules.insert(number, vec![argument(0, SeccompCmpOp::Eq, 1)?]);
+    }
+    for (number, user) in ON_A_KIND {
+        let everybody = argument(0, SeccompCmpOp::Eq, user)?;
+        rules.insert(number, vec![argument(1, SeccompCmpOp::Eq, 1)?, everybody]);
+    }
+    let other_family = || -> io::Result<Vec<SeccompRule>> {
+        let differs = |family: i32| condition(0, SeccompCmpOp::Ne, u64::from(family.unsigned_abs()));
+        let conditions = SOCKET_FAMILIES.into_iter().map(differs).collect::<io::Result<_>>()?;
+        Ok(vec![SeccompRule::new(conditions).map_err(io::Error::other)?])
+    };
+    let families =
+        BTreeMap::from([(libc::SYS_socket, other_family()?), (libc::SYS_socketpair, other_family()?)]);
     let privilege = u32::try_from(libc::EPERM).map_err(io::Error::other)?;
+    let no_family = u32::try_from(libc::EAFNOSUPPORT).map_err(io::Error::other)?;
     let absent = u32::try_from(libc::ENOSYS).map_err(io::Error::other)?;
     Ok(vec![
         #[cfg(target_arch = "x86_64")]
         no_second_numbering(absent),
         compile(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), SeccompAction::Errno(absent))?,
+        compile(families, SeccompAction::Errno(no_family))?,
         compile(rules, SeccompAction::Errno(privilege))?,
     ])
 }

@@ -166,6 +166,11 @@ impl System for Linux {
         raw::device_up(socket.as_fd(), c"lo")
     }
 
+    fn total_memory(&self) -> u64 {
+        let facts = rustix::system::sysinfo();
+        u64::from(facts.mem_unit).saturating_mul(facts.totalram)
+    }
+
     fn write_kernel_file(&self, path: &Path, content: &str) -> io::Result<()> {
         let file = rustix::fs::openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
         std::fs::File::from(file).write_all(content.as_bytes())

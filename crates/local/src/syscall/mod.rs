@@ -32,8 +32,9 @@ impl MountRestrictions {
     pub(crate) const PLAIN: Self = Self { read_only: false, no_devices: true, no_execute: false };
     /// The same, read-only.
     pub(crate) const READ_ONLY: Self = Self { read_only: true, no_devices: true, no_execute: false };
-    /// For single device nodes, which must stay alive.
-    pub(crate) const DEVICE: Self = Self { read_only: false, no_devices: false, no_execute: true };
+    /// For single device nodes, which must stay alive. Read-only holds for the node's owner, mode and
+    /// times; what is read and written is the device.
+    pub(crate) const DEVICE: Self = Self { read_only: true, no_devices: false, no_execute: true };
     /// For kernel file systems.
     pub(crate) const KERNEL: Self = Self { read_only: false, no_devices: true, no_execute: true };
 }
@@ -74,6 +75,8 @@ pub(crate) trait System {
     fn set_host_name(&self, name: &str) -> io::Result<()>;
     /// Switches the loopback device on.
     fn loopback_up(&self) -> io::Result<()>;
+    /// The memory of this machine in bytes.
+    fn total_memory(&self) -> u64;
     /// Writes to a kernel file by its path.
     fn write_kernel_file(&self, path: &Path, content: &str) -> io::Result<()>;
 }

@@ -90,6 +90,9 @@ impl System for Recording {
     fn loopback_up(&self) -> io::Result<()> {
         self.note("loopback_up", "")
     }
+    fn total_memory(&self) -> u64 {
+        1 << 30
+    }
     fn write_kernel_file(&self, path: &Path, content: &str) -> io::Result<()> {
         self.note("write_kernel_file", format!("{} {content}", path.display()))
     }

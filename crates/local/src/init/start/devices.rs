@@ -18,9 +18,12 @@ const LINKS: [(&str, &str); 5] = [
 pub(super) fn run(building: &mut Building<'_>) -> Result<(), StepError> {
     let hint = "run `leasehold doctor`";
     let system = building.system;
-    // Shared memory lives here too; the bound keeps one sandbox from filling the machine's memory.
+    // Shared memory lives here too; the bounds keep one sandbox from filling the machine's memory, and
+    // from going around its disk limit.
+    let half = system.total_memory() / 2;
+    let size = building.plan.mounts.disk_limit.map_or(half, |limit| limit.min(half));
     let options =
-        [("size", "50%".to_owned()), ("nr_inodes", "100000".to_owned()), ("mode", "0755".to_owned())];
+        [("size", size.to_string()), ("nr_inodes", "100000".to_owned()), ("mode", "0755".to_owned())];
     let tree = system.new_filesystem("tmpfs", &options, MountRestrictions::KERNEL).on("/dev", hint)?;
     building.attach_at(tree.as_fd(), Path::new("/dev"))?;
     let root = building.root()?;

@@ -51,6 +51,7 @@ pub(super) fn run(building: &mut Building<'_>) -> Result<(), StepError> {
             exists(system.open_below(building.root()?, inside(Path::new(path)))).on(path, HINT)?
         {
             let tree = system.clone_tree(nothing.as_fd()).on(path, HINT)?;
+            system.restrict(tree.as_fd(), MountRestrictions::DEVICE).on(path, HINT)?;
             system.attach(tree.as_fd(), place.as_fd()).on(path, HINT)?;
         }
     }
