@@ -76,7 +76,7 @@ impl LocalProvider {
     /// Opens the provider, making its data directory when it is missing.
     pub async fn open(config: LocalConfig) -> Result<Self> {
         blocking(move || {
-            let store = Store::open(&config.data_directory)?;
+            let store = Store::open(&config.data_directory, config.init_program.as_deref())?;
             let account = format!("local:{}", store.root().display());
             let shared = Shared {
                 config,

@@ -1,13 +1,20 @@
 //! Root file systems other than the host's own files: what is kept of an image in a record.
 
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_model::{BytePath, Deadline, Error, ErrorKind, ImageReference, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::image::{Image, ImageStore, ImageStoreOptions, OwnerMap, OwnerRange, ResolveOptions};
+use crate::identity::IdentityMap;
+use crate::image::{
+    Image, ImageStore, ImageStoreOptions, LayerUnpacker, OwnerMap, OwnerRange, ResolveOptions, UnpackLimits,
+    UnpackReport,
+};
+use crate::launch::file_work;
 use crate::protocol::User;
 use crate::store::Store;
 
@@ -60,12 +67,52 @@ impl ImageRoot {
 /// Opens the image store of a data directory.
 pub(crate) async fn open_images(store: &Store) -> Result<ImageStore> {
     let mut options = ImageStoreOptions::default();
+    let program = store.program().map(Path::to_path_buf);
     if rustix::process::geteuid().is_root() {
         // On disk, owners keep their numbers; sandboxes see the layers through an id-mapped mount.
         let all = || vec![OwnerRange { inside: 0, outside: 0, length: 65_536 }];
         options.owners = OwnerMap::Ranges { users: all(), groups: all() };
+    } else if let Some(map) = file_work::subordinate() {
+        options.owners = owners_of(&map);
+        options.unpacker = Arc::new(NamespaceUnpacker { program, map });
     }
     ImageStore::open(store.root().join("images"), options).await
+}
+
+/// The owners on disk of an image that is unpacked with subordinate ids.
+fn owners_of(map: &IdentityMap) -> OwnerMap {
+    let IdentityMap::Subordinate { outside, users, groups } = map else {
+        return OwnerMap::Single;
+    };
+    let ranges = |owner: u32, (first, count): (u32, u32)| {
+        vec![
+            OwnerRange { inside: 0, outside: owner, length: 1 },
+            OwnerRange { inside: 1, outside: first, length: count },
+        ]
+    };
+    OwnerMap::Ranges { users: ranges(outside.0, *users), groups: ranges(outside.1, *groups) }
+}
+
+/// Unpacks and removes layers in a user namespace that maps this user's subordinate ids.
+struct NamespaceUnpacker {
+    program: Option<PathBuf>,
+    map: IdentityMap,
+}
+
+impl LayerUnpacker for NamespaceUnpacker {
+    fn unpack(
+        &self,
+        reader: &mut (dyn Read + Send),
+        destination: &Path,
+        _owners: &OwnerMap,
+        limits: &UnpackLimits,
+    ) -> Result<UnpackReport> {
+        file_work::unpack(self.program.as_deref(), &self.map, reader, destination, limits)
+    }
+
+    fn remove(&self, tree: &Path) -> Result<()> {
+        file_work::remove_tree(self.program.as_deref(), tree)
+    }
 }
 
 /// Finds an image and unpacks what is missing of it. The layers are leased while the image lives.

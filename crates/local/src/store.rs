@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use leasehold_model::{Error, ErrorKind, Result, SandboxId, SandboxState};
 use rustix::fs::FlockOperation;
 
+use crate::launch::file_work;
 use crate::record::Record;
-use crate::removal::remove_tree;
 
 /// The directories that a sandbox on the host's own files starts from, with their modes.
 const SKELETON: &[(&str, u32)] = &[
@@ -37,6 +37,7 @@ const SKELETON: &[(&str, u32)] = &[
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     root: PathBuf,
+    program: Option<PathBuf>,
 }
 
 /// What a sweep did.
@@ -64,8 +65,9 @@ fn make_private(path: &Path) -> Result<()> {
 
 impl Store {
     /// Opens the directory, making what is missing.
-    pub(crate) fn open(root: &Path) -> Result<Self> {
-        let store = Self { root: root.to_path_buf() };
+    pub(crate) fn open(root: &Path, program: Option<&Path>) -> Result<Self> {
+        let program = program.map(Path::to_path_buf);
+        let store = Self { root: root.to_path_buf(), program: program.clone() };
         for part in ["sandboxes", "changes", "templates"] {
             let path = store.root.join(part);
             if !path.is_dir() {
@@ -73,7 +75,7 @@ impl Store {
             }
         }
         let root = fs::canonicalize(root).map_err(cannot("resolve", root))?;
-        let store = Self { root };
+        let store = Self { root, program };
         store.make_skeleton()?;
         Ok(store)
     }
@@ -93,9 +95,14 @@ impl Store {
         }
         match fs::rename(&scratch, &skeleton) {
             Err(error) if !skeleton.is_dir() => Err(cannot("make", &skeleton)(error)),
-            Err(_) => remove_tree(&scratch),
+            Err(_) => file_work::remove_tree(None, &scratch),
             Ok(()) => Ok(()),
         }
+    }
+
+    /// The program that works on files in a namespace; this one when not given.
+    pub(crate) fn program(&self) -> Option<&Path> {
+        self.program.as_deref()
     }
 
     /// The data directory itself.
@@ -252,11 +259,11 @@ impl Store {
         for entry in entries {
             let entry = entry.map_err(cannot("list", path))?;
             if entry.file_name() != LOCK && entry.file_name() != CREATOR {
-                remove_tree(&entry.path())?;
+                file_work::remove_tree(self.program(), &entry.path())?;
             }
         }
         let _guard = self.lock_sandboxes(FlockOperation::LockExclusive)?;
-        remove_tree(path)?;
+        file_work::remove_tree(self.program(), path)?;
         drop(lock);
         Ok(())
     }
@@ -270,6 +277,10 @@ impl Store {
         let from_host = record.workspace.as_ref().is_some_and(|workspace| workspace.source.is_some());
         if is_empty || !from_host {
             return Ok(false);
+        }
+        if let (Some(_), Some(map)) = (&record.image, file_work::subordinate()) {
+            // The files may belong to other users inside; whoever decides about them must read them.
+            file_work::take_over(self.program(), &map, None, &upper)?;
         }
         let kept = self.changes().join(record.id.as_str());
         make_private(&kept)?;

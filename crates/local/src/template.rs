@@ -12,8 +12,8 @@ use leasehold_model::{BytePath, Error, ErrorKind, Result, RootSource, TemplateId
 use leasehold_provider::TemplateInfo;
 use serde::{Deserialize, Serialize};
 
+use crate::launch::file_work::remove_tree;
 use crate::record::Record;
-use crate::removal::remove_tree;
 use crate::root::ImageRoot;
 use crate::store::Store;
 
@@ -117,7 +117,7 @@ pub(crate) fn freeze(store: &Store, record: &mut Record, id: TemplateId, hidden:
         if upper.is_dir() {
             let frozen = target.join(entry.file_name());
             fs::rename(&upper, &frozen).map_err(cannot("freeze", &upper))?;
-            remove_tree(&entry.path().join("work"))?;
+            remove_tree(store.program(), &entry.path().join("work"))?;
         }
     }
     Ok(template)
@@ -156,7 +156,7 @@ pub(crate) fn remove_unused(store: &Store) -> Result<()> {
         }
         for template in unused {
             let path = store.template(template.id.as_str());
-            remove_tree(&path)?;
+            remove_tree(store.program(), &path)?;
         }
     }
 }

@@ -10,9 +10,9 @@ use leasehold_model::{AttemptName, Error, ErrorKind, Result, SandboxId};
 
 use crate::changes::{Baseline, Cancellation, ChangeSource, OwnerMap};
 use crate::identity::{IdentityMap, SHIFTED_LENGTH};
+use crate::launch::file_work;
 use crate::layer::{self, Owners};
 use crate::record::Record;
-use crate::removal::remove_tree;
 use crate::store::Store;
 use crate::syscall::descriptor_path;
 
@@ -28,6 +28,7 @@ pub struct KeptChanges {
     /// The workspace that they belong to.
     pub workspace: PathBuf,
     directory: PathBuf,
+    program: Option<PathBuf>,
     baseline: Baseline,
 }
 
@@ -41,7 +42,8 @@ pub struct WorkspaceChanges {
 }
 
 impl KeptChanges {
-    fn load(directory: PathBuf) -> Result<Option<Self>> {
+    fn load(store: &Store, directory: PathBuf) -> Result<Option<Self>> {
+        let program = store.program().map(Path::to_path_buf);
         let Some(record) = Record::load(&directory)? else {
             return Ok(None);
         };
@@ -49,7 +51,7 @@ impl KeptChanges {
         Ok(record.workspace.and_then(|workspace| {
             let baseline = workspace.baseline?;
             let workspace = workspace.source?.to_path_buf();
-            Some(Self { id, name, created_at, workspace, directory, baseline })
+            Some(Self { id, name, created_at, workspace, directory, program, baseline })
         }))
     }
 
@@ -66,7 +68,7 @@ impl KeptChanges {
 
     /// Removes them for good. Blocking.
     pub fn discard(self) -> Result<()> {
-        remove_tree(&self.directory)
+        file_work::remove_tree(self.program.as_deref(), &self.directory)
     }
 }
 
@@ -85,14 +87,14 @@ pub(crate) fn list_kept(store: &Store) -> Result<Vec<KeptChanges>> {
     let entries = fs::read_dir(&directory)
         .map_err(|error| Error::io("changes.list", format!("cannot list {}", directory.display()), error))?;
     let mut kept: Vec<_> =
-        entries.flatten().filter_map(|entry| KeptChanges::load(entry.path()).ok().flatten()).collect();
+        entries.flatten().filter_map(|entry| KeptChanges::load(store, entry.path()).ok().flatten()).collect();
     kept.sort_by_key(|left| left.created_at);
     Ok(kept)
 }
 
 /// One set of kept changes, by the sandbox's id. Blocking.
 pub(crate) fn find_kept(store: &Store, id: &SandboxId) -> Result<Option<KeptChanges>> {
-    KeptChanges::load(store.changes().join(id.as_str()))
+    KeptChanges::load(store, store.changes().join(id.as_str()))
 }
 
 /// Where the changes of an ended sandbox are; `None` when its workspace is not the host's.
@@ -125,6 +127,16 @@ pub(crate) fn of_sandbox(
         }
         (None, _) => (store.sandbox(&record.id).join("workspace/upper"), on_disk_owners()),
     };
+    if matches!(identity, IdentityMap::Subordinate { .. }) {
+        // From here on the files are only read, by a user that may not touch those of its own ids.
+        match &layers {
+            Some(layers) => {
+                let path = Path::new("workspace/upper");
+                file_work::take_over(store.program(), identity, Some(layers.as_fd()), path)?;
+            }
+            None => file_work::take_over(store.program(), identity, None, &upper)?,
+        }
+    }
     if layers.is_none() && record.limits.disk.is_some() {
         return Err(Error::new(
             ErrorKind::Lost,

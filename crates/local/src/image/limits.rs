@@ -1,8 +1,10 @@
 //! The bounds of unpacking.
 
+use serde::{Deserialize, Serialize};
+
 /// How much one layer may ask for. Archives come from strangers: each of these bounds is a way in
 /// which one can exhaust the machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnpackLimits {
     /// Entries of the archive, and directories made for them that it left out.
     pub entries: u64,

@@ -8,6 +8,7 @@ mod commands;
 mod connect;
 mod file_operations;
 mod file_server;
+mod file_work;
 mod harden;
 mod scope;
 mod serve;
@@ -23,9 +24,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use rustix::process::DumpableBehavior;
 
-use crate::protocol::{
-    Event, EventBody, FrameReader, FrameWriter, Request, RequestBody, StartFailure, StartPlan, Tag,
-};
+use crate::protocol::{Event, EventBody, FrameReader, FrameWriter, Request, RequestBody, StartFailure, Tag};
 use crate::syscall::{Linux, raw};
 
 /// The first argument by which this program knows that it is pid 1 of a sandbox.
@@ -61,7 +60,15 @@ fn run() -> io::Result<()> {
     let connection = raw::take_inherited(CONNECTION_DESCRIPTOR).ok_or(io::ErrorKind::NotConnected)?;
     let signals = raw::signal_descriptor(&[libc::SIGCHLD])?;
     let mut reader = FrameReader::default();
-    let (tag, plan, mut descriptors) = first_message(&connection, &mut reader)?;
+    let (tag, body, mut descriptors) = first_message(&connection, &mut reader)?;
+    let plan = match body {
+        RequestBody::Start(plan) => *plan,
+        RequestBody::Work(work) => {
+            let body = file_work::perform(work, descriptors);
+            return say(&connection, &Event { tag, body });
+        }
+        _ => return Err(io::ErrorKind::InvalidData.into()),
+    };
     let mapped = descriptors.drain(..plan.mounts.mapped.len().min(descriptors.len())).collect();
     let cgroups: Vec<OwnedFd> =
         descriptors.drain(..usize::from(plan.cgroup_files).min(descriptors.len())).collect();
@@ -79,12 +86,15 @@ fn run() -> io::Result<()> {
             server.adopt(connection, reader, tag, layers)?;
             server.run()
         }
-        Err(failure) => {
-            let mut writer = FrameWriter::default();
-            writer.push(&Event { tag, body: EventBody::StartFailed(failure) }, Vec::new())?;
-            writer.flush(connection.as_fd())
-        }
+        Err(failure) => say(&connection, &Event { tag, body: EventBody::StartFailed(failure) }),
     }
+}
+
+/// Sends the one and last event.
+fn say(connection: &OwnedFd, event: &Event) -> io::Result<()> {
+    let mut writer = FrameWriter::default();
+    writer.push(event, Vec::new())?;
+    writer.flush(connection.as_fd())
 }
 
 /// A barrier that is put up after the build.
@@ -100,13 +110,10 @@ fn barrier(step: &str, subject: &str, result: io::Result<()>) -> Result<(), Star
 fn first_message(
     connection: &OwnedFd,
     reader: &mut FrameReader,
-) -> io::Result<(Tag, StartPlan, Vec<OwnedFd>)> {
+) -> io::Result<(Tag, RequestBody, Vec<OwnedFd>)> {
     loop {
         if let Some((request, descriptors)) = reader.next::<Request>()? {
-            return match request.body {
-                RequestBody::Start(plan) => Ok((request.tag, *plan, descriptors)),
-                _ => Err(io::ErrorKind::InvalidData.into()),
-            };
+            return Ok((request.tag, request.body, descriptors));
         }
         let mut wait = [rustix::event::PollFd::new(connection, rustix::event::PollFlags::IN)];
         match rustix::event::poll(&mut wait, None) {

@@ -282,7 +282,7 @@ impl Server {
             Err(error) => Some((refused(what, &error), None)),
         };
         match body {
-            RequestBody::Start(_) => {
+            RequestBody::Start(_) | RequestBody::Work(_) => {
                 Some((refused("the sandbox has started", &io::ErrorKind::Other.into()), None))
             }
             RequestBody::Run(command) => {

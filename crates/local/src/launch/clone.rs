@@ -25,8 +25,35 @@ pub(super) struct CloneRequest<'a> {
     pub(super) nothing: BorrowedFd<'a>,
     /// The lines of `uid_map` and `gid_map` when the child can write them itself.
     pub(super) own_maps: Option<(String, String)>,
-    /// Whether it gets a network namespace.
-    pub(super) own_network: bool,
+    /// What it gets of its own.
+    pub(super) namespaces: Namespaces,
+}
+
+/// What a new process gets of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Namespaces {
+    /// Everything.
+    Sandbox,
+    /// Everything but the network.
+    SandboxOnHostNetwork,
+    /// Users only: it works on the host's files with other ids.
+    UserOnly,
+}
+
+impl Namespaces {
+    fn flags(self) -> i32 {
+        let sandbox = libc::CLONE_NEWUSER
+            | libc::CLONE_NEWNS
+            | libc::CLONE_NEWPID
+            | libc::CLONE_NEWIPC
+            | libc::CLONE_NEWUTS
+            | libc::CLONE_NEWCGROUP;
+        match self {
+            Self::Sandbox => sandbox | libc::CLONE_NEWNET,
+            Self::SandboxOnHostNetwork => sandbox,
+            Self::UserOnly => libc::CLONE_NEWUSER,
+        }
+    }
 }
 
 /// A new process.
@@ -62,16 +89,7 @@ pub(super) fn clone_into_namespaces(request: &CloneRequest<'_>) -> io::Result<Cl
         environment: &environment,
     };
 
-    let mut flags = libc::CLONE_NEWUSER
-        | libc::CLONE_NEWNS
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWCGROUP
-        | libc::CLONE_PIDFD;
-    if request.own_network {
-        flags |= libc::CLONE_NEWNET;
-    }
+    let flags = request.namespaces.flags() | libc::CLONE_PIDFD;
     let mut descriptor: RawFd = -1;
     // SAFETY: zero is valid for every field of this plain struct.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };

@@ -4,6 +4,7 @@
 //! and namespaces. The caller owns directories and cgroups and takes them down itself.
 
 mod clone;
+pub(crate) mod file_work;
 mod owners;
 
 use std::fs::File;
@@ -18,7 +19,7 @@ use rustix::process::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use self::clone::{CloneRequest, Cloned};
+use self::clone::{CloneRequest, Cloned, Namespaces};
 use crate::identity::IdentityMap;
 use crate::link::Link;
 use crate::protocol::{EventBody, NetworkOwner, RequestBody, StartFailure, StartPlan};
@@ -155,12 +156,19 @@ fn start_error(failure: &StartFailure) -> Error {
         .with_hint(failure.hint.clone())
 }
 
-/// The blocking part: the process, its id maps, and trees with their owners mapped.
-fn prepare(
+/// A process of this program in new namespaces, waiting for its gate.
+struct Started {
+    cloned: Cloned,
+    ours: OwnedFd,
+    /// One byte opens the gate; closing it without one ends the process.
+    opener: OwnedFd,
+}
+
+fn start_process(
     program: Option<PathBuf>,
-    plan: StartPlan,
     identity: &IdentityMap,
-) -> Result<(Prepared, StartPlan)> {
+    namespaces: Namespaces,
+) -> Result<Started> {
     let program = program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
     let program = rustix::fs::openat(
         rustix::fs::CWD,
@@ -185,13 +193,27 @@ fn prepare(
         gate: gate.as_fd(),
         nothing: nothing.as_fd(),
         own_maps: writes_itself.then(|| identity.map_lines()),
-        own_network: plan.network == NetworkOwner::Sandbox,
+        namespaces,
     })
     .map_err(|error| {
         failure("make a process in new namespaces")(error).with_hint(
             "run `leasehold doctor`: user namespaces may be switched off or restricted on this host",
         )
     })?;
+    Ok(Started { cloned, ours, opener })
+}
+
+/// The blocking part: the process, its id maps, and trees with their owners mapped.
+fn prepare(
+    program: Option<PathBuf>,
+    plan: StartPlan,
+    identity: &IdentityMap,
+) -> Result<(Prepared, StartPlan)> {
+    let namespaces = match plan.network {
+        NetworkOwner::Sandbox => Namespaces::Sandbox,
+        NetworkOwner::Host => Namespaces::SandboxOnHostNetwork,
+    };
+    let Started { cloned, ours, opener } = start_process(program, identity, namespaces)?;
     // From here on, dropping `opener` without a byte ends the child, and killing is a second safety.
     let mapped = (|| {
         owners::write_maps(identity, cloned.pid)?;

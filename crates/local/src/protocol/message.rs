@@ -3,6 +3,8 @@
 use leasehold_model::BytePath;
 use serde::{Deserialize, Serialize};
 
+use crate::image::{UnpackLimits, UnpackReport};
+
 /// Ties a reply to its request, on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Tag(pub(crate) u64);
@@ -172,6 +174,8 @@ pub(crate) struct Request {
 pub(crate) enum RequestBody {
     /// The first message on the first connection.
     Start(Box<StartPlan>),
+    /// The first message to a process that only works on files.
+    Work(FileWork),
     /// Runs a command; the tag names it from then on.
     Run(RunCommand),
     /// Sends a signal to the command of that tag.
@@ -192,6 +196,17 @@ pub(crate) enum RequestBody {
     Stop { grace: u64 },
 }
 
+/// File work in a user namespace with many ids.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FileWork {
+    /// Removes a tree.
+    Remove { path: BytePath },
+    /// Gives a tree to the caller; a descriptor that comes along is where the path starts.
+    TakeOver { path: BytePath },
+    /// Unpacks the archive that comes as a pipe.
+    Unpack { destination: BytePath, limits: UnpackLimits },
+}
+
 /// What pid 1 says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Event {
@@ -210,6 +225,8 @@ pub(crate) enum EventBody {
     StartFailed(StartFailure),
     /// The request was done. A descriptor may come with it.
     Done,
+    /// A layer was unpacked.
+    Unpacked(UnpackReport),
     /// The request was not done.
     Refused(Refusal),
     /// The command runs. The master side of its terminal comes with it, if it has one.

@@ -8,7 +8,7 @@ mod message;
 
 pub(crate) use frame::{FrameReader, FrameWriter};
 pub(crate) use message::{
-    Ending, Event, EventBody, FilesReply, FilesRequest, InnerUsers, KillCause, Lifetime, MountPlan,
+    Ending, Event, EventBody, FileWork, FilesReply, FilesRequest, InnerUsers, KillCause, Lifetime, MountPlan,
     NetworkOwner, OverlayPlan, Refusal, Request, RequestBody, RunCommand, SharedTree, SignalTarget,
     StartFailure, StartPlan, StatRecord, Tag, TreeAccess, User,
 };
