@@ -62,6 +62,10 @@ pub(crate) struct LocalSandbox {
     next_execution: AtomicU64,
 }
 
+fn millis(span: Option<Duration>) -> Option<u64> {
+    span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}
+
 fn not_running(operation: &'static str, id: &SandboxId) -> Error {
     Error::new(ErrorKind::Conflict, operation, format!("sandbox {id} is not running"))
         .with_hint("start it first")
@@ -200,6 +204,15 @@ impl LocalSandbox {
         Ok(template)
     }
 
+    /// Asks pid 1 to do something; a sandbox that is stopped learns it from its record when it starts.
+    async fn tell_if_running(&self, operation: &'static str, body: RequestBody) -> Result<()> {
+        match self.live(operation).await {
+            Ok(live) => live.link.ask(operation, body).await.map(drop),
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn save_state(&self, operation: &'static str, state: SandboxState) -> Result<()> {
         let mut record = self.record(operation).await?;
         record.state = state;
@@ -304,21 +317,17 @@ impl Sandbox for LocalSandbox {
     }
 
     async fn set_expiry(&self, after: Option<Duration>) -> Result<()> {
-        let live = self.live("sandbox.set_expiry").await?;
         let mut record = self.record("sandbox.set_expiry").await?;
         record.expires_at = after.and_then(|after| SystemTime::now().checked_add(after));
-        // The longer of the two holds meanwhile, whichever side learns of it first.
-        let after = after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-        live.link.ask("sandbox.set_expiry", RequestBody::SetExpiry { after }).await?;
+        self.tell_if_running("sandbox.set_expiry", RequestBody::SetExpiry { after: millis(after) }).await?;
         self.shared.save(record).await
     }
 
     async fn set_idle_stop(&self, after: Option<Duration>) -> Result<()> {
-        let live = self.live("sandbox.set_idle_stop").await?;
         let mut record = self.record("sandbox.set_idle_stop").await?;
         record.idle_stop_after = after;
-        let after = after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-        live.link.ask("sandbox.set_idle_stop", RequestBody::SetIdleStop { after }).await?;
+        self.tell_if_running("sandbox.set_idle_stop", RequestBody::SetIdleStop { after: millis(after) })
+            .await?;
         self.shared.save(record).await
     }
 

@@ -1,6 +1,7 @@
 //! Sandboxes whose root is a container image.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a test fails by panicking and tells why it shows nothing
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,7 +59,10 @@ fn write_image(directory: &Path) {
     let blobs = directory.join("blobs/sha256");
     fs::create_dir_all(&blobs).unwrap();
     let blob = |bytes: &[u8]| {
-        let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut digest = String::new();
+        for byte in Sha256::digest(bytes) {
+            write!(digest, "{byte:02x}").unwrap();
+        }
         fs::write(blobs.join(&digest), bytes).unwrap();
         (format!("sha256:{digest}"), bytes.len())
     };

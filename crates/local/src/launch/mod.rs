@@ -66,6 +66,15 @@ impl InitProcess {
         let _ = rustix::process::pidfd_send_signal(self.descriptor.get_ref(), Signal::KILL);
     }
 
+    /// Collects it when it ends by itself, whoever still holds this. The task ends with the process.
+    fn collect_when_it_ends(&self) -> Result<()> {
+        let copy = self.descriptor.get_ref().try_clone();
+        let watched = copy.and_then(|copy| watch(copy, Interest::READABLE));
+        let descriptor = watched.map_err(failure("watch the new process"))?;
+        tokio::spawn(async move { Self { descriptor }.ended().await });
+        Ok(())
+    }
+
     /// Waits for its end and collects it.
     pub(crate) async fn ended(&self) {
         // The descriptor stays readable, so that any number of tasks may wait.
@@ -111,6 +120,7 @@ pub(crate) async fn launch(request: LaunchRequest) -> Result<Launched> {
     match body {
         EventBody::Ready => {
             let process = guard.release().ok_or_else(ended_early)?;
+            process.collect_when_it_ends()?;
             Ok(Launched { link, process, layers: descriptors.pop() })
         }
         EventBody::StartFailed(failure) => Err(start_error(&failure)),
