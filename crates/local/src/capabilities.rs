@@ -2,7 +2,7 @@
 
 use leasehold_provider::{Capabilities, Capability};
 
-use crate::{cgroup, identity};
+use crate::cgroup;
 
 /// Abilities that need nothing but namespaces.
 const ALWAYS: &[Capability] = &[
@@ -30,7 +30,8 @@ pub(crate) fn measure() -> Capabilities {
     if cgroup::is_available() {
         found.extend([Capability::MemoryLimit, Capability::CpuLimit, Capability::Pause]);
     }
-    if rustix::process::geteuid().is_root() || identity::has_subordinate_ids() {
+    // A normal user's subordinate ids serve image roots; on the host's own files everybody is themselves.
+    if rustix::process::geteuid().is_root() {
         found.push(Capability::OtherUsers);
     }
     found.into_iter().collect()

@@ -54,7 +54,12 @@ impl IdentityMap {
         !matches!(self, Self::Single { .. })
     }
 
-    /// The lines of `uid_map` and `gid_map` that this process may write itself.
+    /// Whether the new process may write its maps itself, and so needs no gate.
+    pub(crate) fn maps_itself(&self) -> bool {
+        matches!(self, Self::Single { .. })
+    }
+
+    /// The lines of `uid_map` and `gid_map`.
     pub(crate) fn map_lines(&self) -> (String, String) {
         match self {
             Self::Single { outside, inside } => {

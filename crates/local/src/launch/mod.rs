@@ -196,13 +196,13 @@ fn start_process(
         .map_err(io::Error::from)
         .map_err(failure("make the start gate"))?;
     let nothing = File::open("/dev/null").map_err(failure("open /dev/null"))?;
-    let writes_itself = matches!(identity, IdentityMap::Single { .. });
+
     let cloned = clone::clone_into_namespaces(&CloneRequest {
         program: program.as_fd(),
         connection: theirs.as_fd(),
         gate: gate.as_fd(),
         nothing: nothing.as_fd(),
-        own_maps: writes_itself.then(|| identity.map_lines()),
+        own_maps: identity.maps_itself().then(|| identity.map_lines()),
         namespaces,
     })
     .map_err(|error| {
@@ -228,7 +228,9 @@ fn prepare(
     let mapped = (|| {
         owners::write_maps(identity, cloned.pid)?;
         let mapped = owners::map_trees(&plan.mounts.mapped, cloned.pid)?;
-        File::from(opener).write_all(&[1]).map_err(failure("open the start gate"))?;
+        if !identity.maps_itself() {
+            File::from(opener).write_all(&[1]).map_err(failure("open the start gate"))?;
+        }
         Ok(mapped)
     })();
     match mapped {
