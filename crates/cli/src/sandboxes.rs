@@ -35,9 +35,12 @@ pub(crate) async fn dispatch(command: SandboxCommand) -> Result<u8, Failure> {
             find(&provider, &sandbox).await?.stop().await?;
         }
         SandboxCommand::Remove { sandboxes } => {
+            let mut outcome = Ok(());
             for name in sandboxes {
-                find(&provider, &name).await?.delete().await?;
+                // One that can't be removed is no reason to leave the others.
+                outcome = outcome.and(remove(&provider, &name).await);
             }
+            outcome?;
         }
         SandboxCommand::Sweep => sweep(&provider).await?,
     }
@@ -56,6 +59,10 @@ async fn find(provider: &LocalProvider, text: &str) -> Result<Arc<dyn Sandbox>> 
     }
     Err(Error::new(ErrorKind::NotFound, "sandbox.find", format!("there is no sandbox `{text}`"))
         .with_hint("`leasehold sandbox list` shows those that exist"))
+}
+
+async fn remove(provider: &LocalProvider, name: &str) -> Result<()> {
+    find(provider, name).await?.delete().await.map(drop)
 }
 
 async fn list(provider: &LocalProvider, json: bool) -> Result<(), Failure> {

@@ -33,7 +33,8 @@ impl RawMode {
         let before = rustix::termios::tcgetattr(stdin.as_fd()).ok()?;
         let mut raw = before.clone();
         raw.make_raw();
-        rustix::termios::tcsetattr(stdin.as_fd(), OptionalActions::Flush, &raw).ok()?;
+        // What was typed while the sandbox was made is for the command; flushing would lose it.
+        rustix::termios::tcsetattr(stdin.as_fd(), OptionalActions::Now, &raw).ok()?;
         Some(Self { before })
     }
 }
@@ -41,6 +42,6 @@ impl RawMode {
 impl Drop for RawMode {
     fn drop(&mut self) {
         // A terminal that is gone needs no mode.
-        let _ = rustix::termios::tcsetattr(std::io::stdin().as_fd(), OptionalActions::Flush, &self.before);
+        let _ = rustix::termios::tcsetattr(std::io::stdin().as_fd(), OptionalActions::Now, &self.before);
     }
 }

@@ -14,11 +14,11 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) use invocation::{Invocation, Outcome, Running};
-pub(crate) use remains::Remains;
+pub(crate) use remains::{Remains, processes};
 pub(crate) use terminal::Terminal;
 
 /// Far beyond what anything here takes on a slow machine: only a hang reaches it.
-pub(crate) const HANG: Duration = Duration::from_secs(300);
+pub(crate) const HANG: Duration = Duration::from_secs(180);
 
 /// Directories for one test: a workspace, a home, a place for exposed files, and Leasehold's own data.
 #[derive(Debug)]
