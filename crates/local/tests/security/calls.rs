@@ -40,10 +40,10 @@ pub(crate) fn call(number: i64, arguments: &[Argument<'_>]) -> io::Result<i64> {
         *word = room.as_mut_ptr().expose_provenance().cast_signed() as i64;
         memory.push(room);
     }
-    let [a, b, c, d, e, f] = words;
+    let [first, second, third, fourth, fifth, sixth] = words;
     // SAFETY: pointers among the words lead to `memory`, which outlives the call and is larger than
     // anything that the calls of this suite read or write; the rest are plain numbers.
-    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    let result = unsafe { libc::syscall(number, first, second, third, fourth, fifth, sixth) };
     drop(memory);
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

@@ -95,8 +95,9 @@ pub(super) fn memory(report: &mut Report, arguments: &[String]) -> io::Result<()
 fn fill(path: &str, most: u64) -> (u64, io::Result<()>) {
     let mut written = 0;
     let result = File::create(path).and_then(|mut file| {
+        let block = vec![7; 64 << 10];
         while written < most {
-            written += file.write(&[7; 64 << 10])? as u64;
+            written += file.write(&block)? as u64;
         }
         Ok(())
     });

@@ -119,7 +119,7 @@ const ATTACKS: &[(&str, Attack)] = &[
 ];
 
 /// Runs the attack that the first argument names.
-pub(crate) fn run(arguments: Vec<String>) -> ExitCode {
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let mut report = Report::default();
     let attack = arguments
         .first()
