@@ -145,17 +145,18 @@ fn streams(command: &CommandSpec) -> io::Result<(Ends, Vec<OwnedFd>)> {
     if command.terminal.is_some() {
         return Ok((Ends { stdin: None, outputs: Vec::new() }, Vec::new()));
     }
+    // Without a stream of ours the command gets the sandbox's own `/dev/null`.
     let (stdin, theirs) = match command.stdin {
-        StdinMode::Empty => (None, std::fs::File::open("/dev/null")?.into()),
+        StdinMode::Empty => (None, None),
         StdinMode::Stream => {
             let (reader, writer) = pipe()?;
-            (Some(writer), reader)
+            (Some(writer), Some(reader))
         }
     };
     let (stdout, their_stdout) = pipe()?;
     let (stderr, their_stderr) = pipe()?;
     let outputs = vec![(StreamKind::Stdout, stdout), (StreamKind::Stderr, stderr)];
-    Ok((Ends { stdin, outputs }, vec![theirs, their_stdout, their_stderr]))
+    Ok((Ends { stdin, outputs }, theirs.into_iter().chain([their_stdout, their_stderr]).collect()))
 }
 
 /// The sandbox's variables under the command's own, the last of each name.

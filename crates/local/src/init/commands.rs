@@ -131,7 +131,7 @@ impl Command {
         let (Some(ending), None) = (self.ending, &self.status) else {
             return false;
         };
-        if self.killed.is_some() && !self.mark.is_none_or(|mark| tree::kill(mark).unwrap_or(true)) {
+        if self.killed.is_some() && !self.mark.is_none_or(|mark| tree::kill(mark).unwrap_or(false)) {
             return false;
         }
         if !self.refused {

@@ -352,14 +352,9 @@ impl Server {
                 Ok((master, slave)) => (Streams::Terminal(slave), Some(master)),
                 Err(error) => return Some(refused("cannot open a terminal in the sandbox", &error)),
             },
-            None => match <[OwnedFd; 3]>::try_from(descriptors) {
+            None => match pipes(descriptors) {
                 Ok(pipes) => (Streams::Pipes(pipes), None),
-                Err(_) => {
-                    return Some(refused(
-                        "three streams must come with a command",
-                        &io::ErrorKind::InvalidData.into(),
-                    ));
-                }
+                Err(error) => return Some(refused("cannot connect the command's streams", &error)),
             },
         };
         match spawn::spawn(&self.plan, command, &streams, &self.cgroups) {
@@ -410,6 +405,14 @@ impl Server {
             self.tell(report);
         }
     }
+}
+
+/// Standard input, output and error; two descriptors are the last two of them.
+fn pipes(mut descriptors: Vec<OwnedFd>) -> io::Result<[OwnedFd; 3]> {
+    if descriptors.len() == 2 {
+        descriptors.insert(0, std::fs::File::open("/dev/null")?.into());
+    }
+    descriptors.try_into().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// Whether anything runs but this process and its file servers, which change nothing by themselves.

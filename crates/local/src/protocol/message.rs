@@ -145,7 +145,8 @@ pub(crate) struct RunCommand {
     pub(crate) directory: Option<BytePath>,
     /// Who it runs as.
     pub(crate) user: Option<User>,
-    /// Columns and rows of its terminal; without one, three descriptors come with the message.
+    /// Columns and rows of its terminal; without one, its streams come with the message: two for output,
+    /// and before them one for input when the host writes it.
     pub(crate) terminal: Option<(u16, u16)>,
     /// Milliseconds until its tree is killed.
     pub(crate) timeout: Option<u64>,
