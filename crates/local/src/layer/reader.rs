@@ -218,10 +218,12 @@ impl<S: Sink> Reading<'_, S> {
                     Met::OnlyName => None,
                 };
                 let (file, closed) = open(self.descent.current(), name, &status)?;
+                // Reading extended attributes takes the right to read, however the file was opened.
+                let attributes = status.attributes(Some(file.as_fd()), first);
                 if let Some(mode) = closed {
                     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
                 }
-                let attributes = status.attributes(Some(file.as_fd()), first)?;
+                let attributes = attributes?;
                 let file = File::from(file);
                 let content = Content { file: &file, size: status.size };
                 self.sink.file(name.to_bytes(), &content, &attributes, shared)
