@@ -148,3 +148,30 @@ impl<W: Write> Sink for Packing<W> {
         put(&mut self.output, &Item::Link { name: name.to_vec(), number })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_user_could_not_bring_back_is_refused_by_name() {
+        let own = Restorable::Own { user: 1000, groups: vec![1000, 50] };
+        let attributes = |owner, extended: &[&[u8]]| Attributes {
+            mode: 0o644,
+            owner,
+            modified: (0, 0),
+            extended: extended.iter().map(|name| (name.to_vec(), Vec::new())).collect(),
+        };
+        own.check(b"file", &attributes((1000, 50), &[b"user.overlay.origin"])).unwrap();
+        for bad in [
+            attributes((100_001, 1000), &[]),
+            attributes((1000, 100_001), &[]),
+            attributes((1000, 1000), &[CAPABILITY]),
+        ] {
+            let error = own.check(b"fi\xffle", &bad).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+            assert!(error.to_string().contains("fi\\xffle"), "{error}");
+            Restorable::Everything.check(b"file", &bad).unwrap();
+        }
+    }
+}
