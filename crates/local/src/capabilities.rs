@@ -14,6 +14,7 @@ const ALWAYS: &[Capability] = &[
     Capability::Signals,
     Capability::TreeKill,
     Capability::StopStart,
+    Capability::Archive,
     Capability::Expiry,
     Capability::IdleStop,
     Capability::ProcessLimit,

@@ -107,6 +107,7 @@ impl LocalFiles {
             Some(server) => server,
             None => self.open(operation).await?,
         };
+        let _passing = self.reach.files().read().await;
         let conversation = async {
             server.send(&request).await?;
             let mut replies = Vec::new();

@@ -5,13 +5,17 @@
 //! because the program itself is started again as pid 1 of each sandbox. `ARCHITECTURE.md` tells the
 //! order of start-up; the threat model says what is promised and what is not.
 
+mod archive;
 mod capabilities;
+mod capture;
 mod cgroup;
 pub mod changes;
 mod config;
+mod descent;
 pub mod doctor;
 mod execution;
 mod files;
+mod hold;
 mod identity;
 pub mod image;
 mod init;
@@ -25,6 +29,7 @@ mod record;
 mod removal;
 mod root;
 mod sandbox;
+mod scratch;
 mod store;
 mod syscall;
 mod template;

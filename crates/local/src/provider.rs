@@ -20,6 +20,7 @@ use crate::capabilities;
 use crate::cgroup::{self, Cgroup};
 use crate::changes::Baseline;
 use crate::config::LocalConfig;
+use crate::hold;
 use crate::identity::{self, IdentityMap};
 use crate::image::{GarbageReport, ImageStore};
 use crate::launch::{LaunchRequest, launch};
@@ -133,6 +134,10 @@ impl LocalProvider {
             let Some(record) = Record::load(&path)? else {
                 return Ok(());
             };
+            let _lock = lock_soon(&path)?.ok_or_else(|| {
+                Error::new(ErrorKind::Conflict, "changes.keep", format!("sandbox {id} is in use"))
+                    .with_hint("end its commands first")
+            })?;
             if let Some(layers) = layers {
                 let (identity, _) = who(&record)?;
                 workspace::copy_from_memory(&layers, &path, &identity)?;
@@ -361,16 +366,27 @@ impl Shared {
         let path = self.store.sandbox(&record.id);
         let id = record.id.clone();
         let limits = bounded(record.limits);
+        let record = record.clone();
         let (socket, cgroup) = blocking(move || {
             let failed = |error: std::io::Error| {
                 Error::io("sandbox.connect", format!("cannot reach pid 1 of sandbox {id}"), error)
             };
+            hold::thaw_forgotten(&path, &record)?;
             let cgroup: Option<Cgroup> = cgroup::create(id.as_str(), &limits)?;
             let socket =
                 rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                     .map_err(|error| failed(error.into()))?;
             let address = socket_address(&path).map_err(failed)?;
-            rustix::net::connect(&socket, &address.1).map_err(|error| failed(error.into()))?;
+            rustix::net::connect(&socket, &address.1).map_err(|error| match error {
+                // Its lock is held, but not by a pid 1 that listens.
+                rustix::io::Errno::CONNREFUSED | rustix::io::Errno::NOENT => Error::new(
+                    ErrorKind::Conflict,
+                    "sandbox.connect",
+                    format!("sandbox {id} is being started, archived or removed at this moment"),
+                )
+                .with_hint("try again"),
+                error => failed(error.into()),
+            })?;
             Ok((socket, cgroup))
         })
         .await?;

@@ -11,6 +11,7 @@ use leasehold_model::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::archive::Archive;
 use crate::changes::Baseline;
 use crate::root::ImageRoot;
 
@@ -45,6 +46,9 @@ pub(crate) struct Record {
     pub(crate) user: Option<UserSpec>,
     /// Why the sandbox can't be used, when it can't.
     pub(crate) fault: Option<String>,
+    /// Where its layers are while it is archived.
+    #[serde(default)]
+    pub(crate) archive: Option<Archive>,
 }
 
 /// The workspace of a sandbox.
@@ -94,6 +98,7 @@ impl Record {
                 .collect(),
             user: spec.user.clone(),
             fault: None,
+            archive: None,
         }
     }
 
@@ -107,6 +112,7 @@ impl Record {
             created_at,
             expires_at: lifetime.and_then(|lifetime| created_at.checked_add(lifetime)),
             state: SandboxState::Creating,
+            archive: None,
             ..self.clone()
         }
     }
@@ -161,12 +167,25 @@ impl Record {
 
     /// Writes the record whole: a reader sees the old or the new one.
     pub(crate) fn save(&self, directory: &Path) -> Result<()> {
+        self.write(directory, false)
+    }
+
+    /// The same, and waits until it would survive a loss of power: what is removed next can't be had again.
+    pub(crate) fn save_for_good(&self, directory: &Path) -> Result<()> {
+        self.write(directory, true)
+    }
+
+    fn write(&self, directory: &Path, for_good: bool) -> Result<()> {
         let path = directory.join(FILE);
         let scratch = directory.join(".record.json");
         let write = || -> std::io::Result<()> {
             let mut file = fs::File::create(&scratch)?;
             file.write_all(&serde_json::to_vec(self)?)?;
-            fs::rename(&scratch, &path)
+            if for_good {
+                file.sync_all()?;
+            }
+            fs::rename(&scratch, &path)?;
+            if for_good { fs::File::open(directory)?.sync_all() } else { Ok(()) }
         };
         write().map_err(|error| Error::io("record.save", format!("cannot write {}", path.display()), error))
     }

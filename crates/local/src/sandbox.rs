@@ -1,7 +1,7 @@
 //! One embedded sandbox.
 
 use std::os::fd::OwnedFd;
-
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -13,11 +13,13 @@ use leasehold_model::{
 };
 use leasehold_provider::{Connection, Execution, Files, Sandbox, TemplateInfo};
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedRwLockWriteGuard, RwLock};
 
+use crate::archive;
 use crate::cgroup::Cgroup;
 use crate::execution::{self, Surroundings};
 use crate::files::LocalFiles;
+use crate::hold::Hold;
 use crate::image::Image;
 use crate::launch::InitProcess;
 use crate::link::Link;
@@ -26,7 +28,7 @@ use crate::provider::{Shared, blocking};
 use crate::record::Record;
 use crate::root;
 use crate::store::{lives, lock_soon};
-use crate::template::{self, Template};
+use crate::template;
 
 /// How long processes may take to end by themselves when a sandbox stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -51,14 +53,16 @@ pub(crate) struct Reach {
     id: SandboxId,
     shared: Arc<Shared>,
     live: Mutex<Option<Arc<Live>>>,
+    /// Held shared by file operations, alone by whoever needs the files quiet.
+    files: Arc<RwLock<()>>,
 }
 
 /// A handle on one embedded sandbox.
 #[derive(Debug)]
 pub(crate) struct LocalSandbox {
-    id: SandboxId,
-    shared: Arc<Shared>,
-    reach: Arc<Reach>,
+    pub(crate) id: SandboxId,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) reach: Arc<Reach>,
     next_execution: AtomicU64,
 }
 
@@ -96,6 +100,21 @@ impl Reach {
         *slot = Some(Arc::clone(&live));
         Ok(live)
     }
+
+    /// Goes on with a pid 1 that was just started.
+    pub(crate) async fn replace(&self, live: Live) {
+        *self.live.lock().await = Some(Arc::new(live));
+    }
+
+    /// The lock that file operations of this process hold shared.
+    pub(crate) fn files(&self) -> &RwLock<()> {
+        &self.files
+    }
+
+    /// Waits for the file operations of this process and keeps later ones waiting.
+    pub(crate) async fn keep_files_quiet(&self) -> OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.files).write_owned().await
+    }
 }
 
 impl LocalSandbox {
@@ -105,7 +124,12 @@ impl LocalSandbox {
             (None, Some(reach)) => reach,
             (live, _) => {
                 let live = Mutex::new(live.map(Arc::new));
-                let reach = Arc::new(Reach { id: id.clone(), shared: Arc::clone(&shared), live });
+                let reach = Arc::new(Reach {
+                    id: id.clone(),
+                    shared: Arc::clone(&shared),
+                    live,
+                    files: Arc::default(),
+                });
                 shared.remember(&id, &reach);
                 reach
             }
@@ -113,11 +137,11 @@ impl LocalSandbox {
         Self { id, shared, reach, next_execution: AtomicU64::new(1) }
     }
 
-    async fn record(&self, operation: &'static str) -> Result<Record> {
+    pub(crate) async fn record(&self, operation: &'static str) -> Result<Record> {
         self.reach.record(operation).await
     }
 
-    async fn live(&self, operation: &'static str) -> Result<Arc<Live>> {
+    pub(crate) async fn live(&self, operation: &'static str) -> Result<Arc<Live>> {
         self.reach.live(operation).await
     }
 
@@ -130,7 +154,7 @@ impl LocalSandbox {
     async fn end(&self, operation: &'static str, grace: Duration) -> Result<()> {
         let live = match self.live(operation).await {
             Ok(live) => live,
-            Err(error) if error.kind() == ErrorKind::Conflict => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Conflict && !lives(&self.state()) => return Ok(()),
             Err(error) => return Err(error),
         };
         // A frozen process would not end.
@@ -143,7 +167,7 @@ impl LocalSandbox {
         self.wait_until_ended(operation, &live).await
     }
 
-    async fn wait_until_ended(&self, operation: &'static str, live: &Live) -> Result<()> {
+    pub(crate) async fn wait_until_ended(&self, operation: &'static str, live: &Live) -> Result<()> {
         if let Some(process) = &live.process {
             if tokio::time::timeout(END_TIME, live.link.closed()).await.is_err() {
                 process.kill();
@@ -161,47 +185,20 @@ impl LocalSandbox {
         Err(Error::new(ErrorKind::DeadlineExceeded, operation, format!("sandbox {} does not end", self.id)))
     }
 
-    /// Makes a template of its layers. A running sandbox without a command is stopped and started again
-    /// around it, in milliseconds; running commands would lose their files under their feet.
-    async fn freeze(&self, operation: &'static str, id: TemplateId, hidden: bool) -> Result<Template> {
-        let record = self.record(operation).await?;
-        if record.limits.disk.is_some() {
-            return Err(Error::unsupported(
-                operation,
-                "the files of a sandbox with a disk limit live in memory",
-            ));
-        }
-        let path = self.shared.store.sandbox(&self.id);
-        let was_running = lives(&path);
-        if was_running {
-            let live = self.live(operation).await?;
-            live.link.ask(operation, RequestBody::EndIfIdle).await.map_err(|error| {
-                Error::new(
-                    ErrorKind::Conflict,
-                    operation,
-                    format!("sandbox {} has processes running", self.id),
-                )
-                .with_hint("wait for its commands to end, or stop it first")
-                .with_source(error)
-            })?;
-            self.wait_until_ended(operation, &live).await?;
-        }
-        let lock = lock_soon(&path)?.ok_or_else(|| {
-            Error::new(ErrorKind::Conflict, operation, format!("sandbox {} is in use", self.id))
-                .with_hint("try again")
-        })?;
-        let shared = Arc::clone(&self.shared);
-        let (template, record) = blocking(move || {
-            let mut record = record;
-            let template = template::freeze(&shared.store, &mut record, id, hidden)?;
-            Ok((template, record))
-        })
-        .await?;
-        if was_running {
-            let live = self.shared.start(record, lock).await?;
-            *self.reach.live.lock().await = Some(Arc::new(live));
-        }
-        Ok(template)
+    /// Where its state is on disk.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.shared.store.sandbox(&self.id)
+    }
+
+    /// Waits for the right to change its state.
+    pub(crate) async fn hold(&self) -> Result<Hold> {
+        let path = self.state();
+        blocking(move || Hold::take(&path)).await
+    }
+
+    pub(crate) fn in_use(&self, operation: &'static str) -> Error {
+        Error::new(ErrorKind::Conflict, operation, format!("sandbox {} is in use", self.id))
+            .with_hint("try again")
     }
 
     /// Asks pid 1 to do something; a sandbox that is stopped learns it from its record when it starts.
@@ -228,7 +225,7 @@ impl Sandbox for LocalSandbox {
 
     async fn refresh(&self) -> Result<SandboxInfo> {
         let record = self.record("sandbox.refresh").await?;
-        let lives = lives(&self.shared.store.sandbox(&self.id));
+        let lives = lives(&self.state());
         if !lives && record.is_expired() {
             return Err(lost("sandbox.refresh", &self.id));
         }
@@ -278,6 +275,7 @@ impl Sandbox for LocalSandbox {
     }
 
     async fn stop(&self) -> Result<Receipt> {
+        let _hold = self.hold().await?;
         let record = self.record("sandbox.stop").await?;
         if record.limits.disk.is_some() {
             return Err(Error::unsupported(
@@ -286,6 +284,10 @@ impl Sandbox for LocalSandbox {
             )
             .with_hint("pause it instead, or delete it"));
         }
+        if record.state == SandboxState::Archived {
+            let steps = Vec::new();
+            return Ok(Receipt { sandbox: self.id.clone(), outcome: ReceiptOutcome::Stopped, steps });
+        }
         self.end("sandbox.stop", STOP_GRACE).await?;
         self.save_state("sandbox.stop", SandboxState::Stopped).await?;
         let steps = vec!["ended every process".to_owned()];
@@ -293,30 +295,71 @@ impl Sandbox for LocalSandbox {
     }
 
     async fn start(&self) -> Result<()> {
+        let _hold = self.hold().await?;
         let mut slot = self.reach.live.lock().await;
-        let record = self.record("sandbox.start").await?;
-        let path = self.shared.store.sandbox(&self.id);
+        let mut record = self.record("sandbox.start").await?;
+        let path = self.state();
         let Some(lock) = blocking(move || lock_soon(&path)).await? else {
             // It runs already, or somebody is starting it at this moment.
             return Ok(());
         };
+        // The lock goes along, so that a caller who goes away does not let others in too early.
+        let shared = Arc::clone(&self.shared);
+        let (record, lock) = blocking(move || {
+            archive::tidy(&shared.store, &record)?;
+            if record.state == SandboxState::Archived {
+                archive::restore(&shared.store, &mut record)?;
+            }
+            Ok((record, lock))
+        })
+        .await?;
         *slot = Some(Arc::new(self.shared.start(record, lock).await?));
         Ok(())
     }
 
+    async fn archive(&self) -> Result<()> {
+        const ARCHIVE: &str = "sandbox.archive";
+        let hold = self.hold().await?;
+        let record = self.record(ARCHIVE).await?;
+        if record.limits.disk.is_some() {
+            return Err(Error::unsupported(
+                ARCHIVE,
+                "a sandbox with a disk limit keeps its files in memory, so stopping it would lose them",
+            )
+            .with_hint("pause it instead, or delete it"));
+        }
+        if record.state == SandboxState::Archived {
+            return Ok(());
+        }
+        self.end(ARCHIVE, STOP_GRACE).await?;
+        self.save_state(ARCHIVE, SandboxState::Stopped).await?;
+        let mut record = self.record(ARCHIVE).await?;
+        let path = self.state();
+        let lock = blocking(move || lock_soon(&path)).await?.ok_or_else(|| self.in_use(ARCHIVE))?;
+        let shared = Arc::clone(&self.shared);
+        blocking(move || {
+            let _held = (hold, lock);
+            archive::archive(&shared.store, &mut record)
+        })
+        .await
+    }
+
     async fn pause(&self) -> Result<()> {
+        let _hold = self.hold().await?;
         let live = self.live("sandbox.pause").await?;
         freeze(&live, true)?;
         self.save_state("sandbox.pause", SandboxState::Paused).await
     }
 
     async fn resume(&self) -> Result<()> {
+        let _hold = self.hold().await?;
         let live = self.live("sandbox.resume").await?;
         freeze(&live, false)?;
         self.save_state("sandbox.resume", SandboxState::Running).await
     }
 
     async fn set_expiry(&self, after: Option<Duration>) -> Result<()> {
+        let _hold = self.hold().await?;
         let mut record = self.record("sandbox.set_expiry").await?;
         record.expires_at = after.and_then(|after| SystemTime::now().checked_add(after));
         self.tell_if_running("sandbox.set_expiry", RequestBody::SetExpiry { after: millis(after) }).await?;
@@ -324,6 +367,7 @@ impl Sandbox for LocalSandbox {
     }
 
     async fn set_idle_stop(&self, after: Option<Duration>) -> Result<()> {
+        let _hold = self.hold().await?;
         let mut record = self.record("sandbox.set_idle_stop").await?;
         record.idle_stop_after = after;
         self.tell_if_running("sandbox.set_idle_stop", RequestBody::SetIdleStop { after: millis(after) })
@@ -332,15 +376,22 @@ impl Sandbox for LocalSandbox {
     }
 
     async fn capture_template(&self, template: TemplateId) -> Result<TemplateInfo> {
-        self.freeze("sandbox.capture_template", template, false).await.map(|template| template.info())
+        self.capture("sandbox.capture_template", template, false).await.map(|made| made.template.info())
     }
 
     async fn fork(&self, name: AttemptName) -> Result<Arc<dyn Sandbox>> {
         let number = self.next_execution.fetch_add(1, Ordering::Relaxed);
         let template = TemplateId::new(format!("fork-{}-{}-{number}", self.id, std::process::id()))?;
-        self.freeze("sandbox.fork", template, true).await?;
-        let record = self.record("sandbox.fork").await?;
-        self.shared.create_like(&record, name).await
+        let captured = self.capture("sandbox.fork", template, true).await?;
+        let mut record = self.record("sandbox.fork").await?;
+        record.frozen = captured.template.chain();
+        let made = self.shared.create_like(&record, name).await;
+        drop(captured);
+        if made.is_err() {
+            let shared = Arc::clone(&self.shared);
+            blocking(move || template::remove_unused(&shared.store)).await?;
+        }
+        made
     }
 
     async fn connect(&self, port: u16) -> Result<Box<dyn Connection>> {

@@ -9,8 +9,13 @@ use std::path::{Path, PathBuf};
 use leasehold_model::{Error, ErrorKind, Result, SandboxId, SandboxState};
 use rustix::fs::FlockOperation;
 
+use crate::archive;
+use crate::hold;
 use crate::launch::file_work;
 use crate::record::Record;
+use crate::scratch::Scratch;
+use crate::template::{baseline, remove_unused};
+use crate::workspace;
 
 /// The directories that a sandbox on the host's own files starts from, with their modes.
 const SKELETON: &[(&str, u32)] = &[
@@ -170,7 +175,7 @@ impl Store {
         self.create(record)
     }
 
-    fn lock_sandboxes(&self, operation: FlockOperation) -> Result<File> {
+    pub(crate) fn lock_sandboxes(&self, operation: FlockOperation) -> Result<File> {
         let path = self.root.join("sandboxes");
         let directory = File::open(&path).map_err(cannot("open", &path))?;
         rustix::fs::flock(&directory, operation).map_err(io::Error::from).map_err(cannot("lock", &path))?;
@@ -207,6 +212,10 @@ impl Store {
                 report.unexplained.push(format!("{name}: {error}"));
             }
         }
+        let templates = Scratch::sweep(self, &self.template("")).and_then(|()| remove_unused(self));
+        if let Err(error) = templates {
+            report.unexplained.push(format!("templates: {error}"));
+        }
         Ok(report)
     }
 
@@ -220,7 +229,10 @@ impl Store {
             return Ok(());
         }
         let Some(lock) = try_lock(path)? else {
-            return Ok(());
+            return match Record::load(path)? {
+                Some(record) => hold::thaw_forgotten(path, &record),
+                None => Ok(()),
+            };
         };
         drop(guard);
         if is_locked(path, CREATOR) {
@@ -244,7 +256,8 @@ impl Store {
                 record.state = SandboxState::Stopped;
                 record.save(path)?;
             }
-            return Ok(());
+            Scratch::sweep(self, path)?;
+            return archive::tidy(self, &record);
         }
         self.remove(path, lock)
     }
@@ -268,14 +281,20 @@ impl Store {
         Ok(())
     }
 
-    /// Moves the workspace layer of a sandbox that is going away to the kept changes, when it holds
-    /// any. `true` when it did.
+    /// Moves the workspace layer of a sandbox that is going away to the kept changes, when it or what it
+    /// stacks on holds any. `true` when it did. The caller holds its lock.
     pub(crate) fn keep_changes(&self, record: &Record) -> Result<bool> {
+        if record.workspace.as_ref().is_none_or(|workspace| workspace.source.is_none()) {
+            return Ok(false);
+        }
         let path = self.sandbox(&record.id);
+        let mut record = record.clone();
+        if record.state == SandboxState::Archived {
+            archive::restore(self, &mut record)?;
+        }
         let upper = path.join("workspace/upper");
-        let is_empty = fs::read_dir(&upper).map_or(true, |mut entries| entries.next().is_none());
-        let from_host = record.workspace.as_ref().is_some_and(|workspace| workspace.source.is_some());
-        if is_empty || !from_host {
+        let is_stacked = workspace::has_layers_below(self, &record);
+        if !is_stacked && !workspace::has_entries(&upper) {
             return Ok(false);
         }
         if let (Some(_), Some(map)) = (&record.image, file_work::subordinate()) {
@@ -284,9 +303,21 @@ impl Store {
         }
         let kept = self.changes().join(record.id.as_str());
         make_private(&kept)?;
-        record.save(&kept)?;
         let target = kept.join("upper");
-        fs::rename(&upper, &target).map_err(cannot("keep the changes in", &target))?;
+        if is_stacked {
+            let earliest = baseline(self, &record)?;
+            if let Some(workspace) = &mut record.workspace {
+                workspace.baseline = earliest;
+            }
+            let scratch = Scratch::make(self, &path)?;
+            let merged = scratch.path().join("upper");
+            workspace::merge_layers(self, &record, upper, workspace::on_disk(), &merged)?;
+            record.save(&kept)?;
+            fs::rename(&merged, &target).map_err(cannot("keep the changes in", &target))?;
+        } else {
+            record.save(&kept)?;
+            fs::rename(&upper, &target).map_err(cannot("keep the changes in", &target))?;
+        }
         Ok(true)
     }
 }

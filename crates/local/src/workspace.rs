@@ -6,15 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use leasehold_model::{AttemptName, Error, ErrorKind, Result, SandboxId};
+use leasehold_model::{AttemptName, Error, ErrorKind, Result, SandboxId, SandboxState};
 
 use crate::changes::{Baseline, Cancellation, ChangeSource, OwnerMap};
 use crate::identity::{IdentityMap, SHIFTED_LENGTH};
 use crate::launch::file_work;
-use crate::layer::{self, Owners};
+use crate::layer::{self, Owners, Writers};
 use crate::record::Record;
+use crate::scratch::Scratch;
 use crate::store::Store;
 use crate::syscall::descriptor_path;
+use crate::template;
 
 /// Changes that nobody has decided about, kept from a sandbox that is gone.
 #[derive(Debug, Clone)]
@@ -39,6 +41,8 @@ pub struct WorkspaceChanges {
     pub source: ChangeSource,
     /// Keeps the layers of a sandbox with a disk limit, which live in memory.
     _layers: Option<Arc<OwnedFd>>,
+    /// Keeps the layers of a sandbox that stacks on others, merged for this look at them.
+    _merged: Option<Arc<Scratch>>,
 }
 
 impl KeptChanges {
@@ -110,22 +114,29 @@ pub(crate) fn of_sandbox(
     let (Some(base), Some(baseline)) = (&workspace.source, workspace.baseline) else {
         return Ok(None);
     };
-    if !record.frozen.is_empty() && layers_below(store, record) {
-        return Err(Error::unsupported(
+    if record.state == SandboxState::Archived {
+        return Err(Error::new(
+            ErrorKind::Conflict,
             "changes.open",
-            format!("the changes of sandbox {} lie in several layers, since it was forked or made from a template", record.id),
+            format!("sandbox {} is archived", record.id),
         )
-        .with_hint("copy what you need out of it instead"));
+        .with_hint("start it first, then stop it"));
     }
-    let (upper, owner_map) = match (&layers, identity) {
+    if layers.is_none() && record.limits.disk.is_some() {
+        return Err(Error::new(
+            ErrorKind::Lost,
+            "changes.open",
+            format!("the changes of sandbox {} were in memory and went with it", record.id),
+        ));
+    }
+    let (upper, owner_map, owners) = match (&layers, identity) {
         (Some(layers), IdentityMap::Shifted { start }) => (
-            PathBuf::from(descriptor_path(layers.as_fd())).join("workspace/upper"),
+            in_memory(layers),
             OwnerMap::Shifted { outside_start: *start, length: SHIFTED_LENGTH },
+            Owners::ShiftedFrom(*start),
         ),
-        (Some(layers), _) => {
-            (PathBuf::from(descriptor_path(layers.as_fd())).join("workspace/upper"), OwnerMap::Single)
-        }
-        (None, _) => (store.sandbox(&record.id).join("workspace/upper"), on_disk_owners()),
+        (Some(layers), _) => (in_memory(layers), OwnerMap::Single, Owners::Caller),
+        (None, _) => (store.sandbox(&record.id).join("workspace/upper"), on_disk_owners(), on_disk()),
     };
     if matches!(identity, IdentityMap::Subordinate { .. }) {
         // From here on the files are only read, by a user that may not touch those of its own ids.
@@ -137,21 +148,61 @@ pub(crate) fn of_sandbox(
             None => file_work::take_over(store.program(), identity, None, &upper)?,
         }
     }
-    if layers.is_none() && record.limits.disk.is_some() {
-        return Err(Error::new(
-            ErrorKind::Lost,
-            "changes.open",
-            format!("the changes of sandbox {} were in memory and went with it", record.id),
-        ));
-    }
-    let source = ChangeSource {
+    let mut source = ChangeSource {
         upper,
         base: base.to_path_buf(),
         baseline,
         owner_map,
         cancellation: Cancellation::default(),
     };
-    Ok(Some(WorkspaceChanges { source, _layers: layers }))
+    if !has_layers_below(store, record) {
+        return Ok(Some(WorkspaceChanges { source, _layers: layers, _merged: None }));
+    }
+    let merged = Scratch::make(store, &store.sandbox(&record.id))?;
+    let own = std::mem::replace(&mut source.upper, merged.path().join("upper"));
+    merge_layers(store, record, own, owners, &source.upper)?;
+    source.owner_map = on_disk_owners();
+    source.baseline = template::baseline(store, record)?.unwrap_or(baseline);
+    Ok(Some(WorkspaceChanges { source, _layers: None, _merged: Some(Arc::new(merged)) }))
+}
+
+fn in_memory(layers: &OwnedFd) -> PathBuf {
+    PathBuf::from(descriptor_path(layers.as_fd())).join("workspace/upper")
+}
+
+/// How the owners in a layer on disk are copied.
+pub(crate) fn on_disk() -> Owners {
+    if rustix::process::geteuid().is_root() { Owners::Kept } else { Owners::Caller }
+}
+
+/// Merges the workspace layers that a sandbox stacks on, and its own, into the new directory `to`. With
+/// subordinate ids everything belongs to the caller there, who reads it. Blocking; of several processes
+/// that read the same template, one after the other does.
+pub(crate) fn merge_layers(
+    store: &Store,
+    record: &Record,
+    own: PathBuf,
+    owners: Owners,
+    to: &Path,
+) -> Result<()> {
+    let mut locks = Vec::new();
+    let mut frozen = Vec::new();
+    // The chain has the uppermost first.
+    for template in record.frozen.iter().rev() {
+        let layer = store.template(template.as_str()).join("workspace");
+        if layer.is_dir() {
+            locks.push(template::lock(store, template)?);
+            frozen.push(layer);
+        }
+    }
+    if let Some(map) = file_work::owners_of(record) {
+        file_work::merge_layers(store.program(), &map, &frozen, to)?;
+    } else {
+        let frozen: Vec<_> = frozen.into_iter().map(|layer| (layer, on_disk())).collect();
+        layer::merge(&frozen, to)?;
+    }
+    drop(locks);
+    if own.is_dir() { layer::merge(&[(own, owners)], to) } else { Ok(()) }
 }
 
 /// Copies the workspace layer of a sandbox with a disk limit to where others have theirs.
@@ -168,13 +219,18 @@ pub(crate) fn copy_from_memory(layers: &OwnedFd, state: &Path, identity: &Identi
         IdentityMap::Shifted { start } => Owners::ShiftedFrom(*start),
         _ => Owners::Caller,
     };
-    layer::copy(&from, &to, owners)
+    layer::copy(&from, &to, owners, Writers::None)
 }
 
-fn layers_below(store: &Store, record: &Record) -> bool {
+/// Whether a sandbox stacks on changes of its workspace.
+pub(crate) fn has_layers_below(store: &Store, record: &Record) -> bool {
     record.frozen.iter().any(|template| has_entries(&store.template(template.as_str()).join("workspace")))
 }
 
-fn has_entries(directory: &Path) -> bool {
-    fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
+/// Whether a directory holds anything; one that its owner closed to itself may.
+pub(crate) fn has_entries(directory: &Path) -> bool {
+    match fs::read_dir(directory) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+    }
 }

@@ -196,3 +196,49 @@ async fn files_of_other_inner_users_reach_the_host_and_leave_nothing_behind() {
     let left = fs::read_dir(bench.provider.data_directory().join("sandboxes")).unwrap().count();
     assert_eq!(left, 0);
 }
+
+#[tokio::test]
+async fn files_of_other_inner_users_are_archived_forked_and_merged_with_their_owners() {
+    let bench = Bench::new().await;
+    if !has_other_users() {
+        eprintln!("this user has no subordinate ids: there are no other users inside");
+        return;
+    }
+    let sandbox = bench.sandbox(Some(ROOT), true).await;
+    let line = "mkdir /work/closed; echo first > /work/closed/file; echo private > /home/app/made; \
+                chown -R 1000 /work/closed /home/app/made; chmod 600 /home/app/made /work/closed/file; \
+                chmod 500 /work/closed; chmod u+s /work/closed/file";
+    output(&sandbox, line).await;
+    let look = "stat -c '%n %u:%g %a' /work/closed /work/closed/file /home/app/made; \
+                cat /work/closed/file /home/app/made /home/app/private";
+    let before = output(&sandbox, look).await;
+    assert!(before.contains("/work/closed/file 1000:0 4600\n"), "{before}");
+    sandbox.archive().await.unwrap();
+    sandbox.start().await.unwrap();
+    assert_eq!(output(&sandbox, look).await, before);
+
+    let fork = sandbox.fork(AttemptName::new("fork").unwrap()).await.unwrap();
+    assert_eq!(output(&fork, look).await, before);
+    output(
+        &fork,
+        "echo second > /work/closed/more; chown 7:7 /work/closed/more; chmod 000 /work/closed/more",
+    )
+    .await;
+    bench.provider.end(fork.id()).await.unwrap();
+    let changes = bench.provider.changes(fork.id()).await.unwrap().unwrap();
+    let report = apply(&changes.source, &scan(&changes.source).unwrap(), &ApplyOptions::default()).unwrap();
+    assert_eq!(report.outcome, ApplyOutcome::Applied, "{report:?}");
+    let closed = bench.directory.path().join("workspace/closed");
+    assert_eq!(fs::read_to_string(closed.join("file")).unwrap(), "first\n");
+    assert!(closed.join("more").exists());
+    drop(changes);
+    // What the first one sees was only read.
+    assert_eq!(output(&sandbox, look).await, before);
+    for sandbox in [fork, sandbox] {
+        sandbox.delete().await.unwrap();
+    }
+    let data = bench.provider.data_directory();
+    for directory in ["sandboxes", "templates"] {
+        assert_eq!(fs::read_dir(data.join(directory)).unwrap().count(), 0, "{directory}");
+    }
+}

@@ -37,6 +37,8 @@ struct Freezer {
     file: PathBuf,
     frozen: &'static str,
     thawed: &'static str,
+    /// The file in which the kernel says that all of it is frozen, and the line that says so.
+    evidence: (PathBuf, &'static str),
 }
 
 fn group_name(id: &str) -> String {
@@ -134,7 +136,14 @@ impl Cgroup {
         self.freezer.is_some()
     }
 
-    /// Freezes or thaws every process in it.
+    /// Whether every process in it is frozen now.
+    pub(crate) fn is_frozen(&self) -> io::Result<bool> {
+        let freezer = self.freezer.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let (file, frozen) = &freezer.evidence;
+        Ok(fs::read_to_string(file)?.lines().any(|line| line == *frozen))
+    }
+
+    /// Freezes or thaws every process in it. Freezing takes its time; see [`Cgroup::is_frozen`].
     pub(crate) fn set_frozen(&self, frozen: bool) -> io::Result<()> {
         let freezer = self.freezer.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         fs::write(&freezer.file, if frozen { freezer.frozen } else { freezer.thawed })

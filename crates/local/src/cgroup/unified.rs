@@ -78,7 +78,12 @@ fn limit(directory: PathBuf, limits: &ResourceLimits) -> Result<Cgroup> {
     }
     Ok(Cgroup {
         memory: Some(MemoryEvidence { file: directory.join("memory.events") }),
-        freezer: Some(Freezer { file: directory.join("cgroup.freeze"), frozen: "1", thawed: "0" }),
+        freezer: Some(Freezer {
+            file: directory.join("cgroup.freeze"),
+            frozen: "1",
+            thawed: "0",
+            evidence: (directory.join("cgroup.events"), "frozen 1"),
+        }),
         memory_limit: limits.memory.map(|limit| limit.0),
         directories: vec![directory],
     })

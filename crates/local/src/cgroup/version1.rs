@@ -61,6 +61,7 @@ pub(super) fn create(name: &str, limits: &ResourceLimits) -> Result<Option<Cgrou
                     file: directory.join("freezer.state"),
                     frozen: "FROZEN",
                     thawed: "THAWED",
+                    evidence: (directory.join("freezer.state"), "FROZEN"),
                 });
             }
         }

@@ -10,7 +10,9 @@ use std::path::Path;
 use leasehold_model::{Error, Result};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Uid};
 
+use crate::archive;
 use crate::image::{OwnerMap, OwnerRange, unpack_layer};
+use crate::layer::{self, Owners, Writers};
 use crate::protocol::{EventBody, FileWork, Refusal};
 use crate::removal::remove_tree;
 use crate::syscall::descriptor_path;
@@ -36,6 +38,16 @@ pub(super) fn perform(work: FileWork, mut descriptors: Vec<OwnedFd>) -> EventBod
                     .map(EventBody::Unpacked),
                 None => Err(Error::invalid("image.unpack", "no archive came with the work")),
             }
+        }
+        FileWork::PackLayers { state } => archive::write(&state).map(EventBody::Packed),
+        FileWork::UnpackLayers { state } => archive::unpack(&state).map(|()| EventBody::Done),
+        FileWork::CopyLayer { from, to } => {
+            layer::copy(&from, &to, Owners::Kept, Writers::Outside).map(|()| EventBody::Done)
+        }
+        FileWork::MergeLayers { layers, to } => {
+            // Here the caller is root, who makes everything.
+            let layers: Vec<_> = layers.iter().map(|layer| (layer.to_path_buf(), Owners::Caller)).collect();
+            layer::merge(&layers, &to).map(|()| EventBody::Done)
         }
     };
     done.unwrap_or_else(|error| {

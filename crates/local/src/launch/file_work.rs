@@ -12,9 +12,11 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::clone::{Namespaces, reap};
 use super::{owners, start_process};
+use crate::archive::Archive;
 use crate::identity::{self, IdentityMap};
 use crate::image::UnpackReport;
 use crate::protocol::{Event, EventBody, FileWork, FrameReader, FrameWriter, Request, RequestBody, Tag};
+use crate::record::Record;
 
 /// Removes a tree, with the help of a namespace where this process alone may not.
 pub(crate) fn remove_tree(program: Option<&Path>, path: &Path) -> Result<()> {
@@ -48,8 +50,52 @@ pub(crate) fn unpack(
     limits: &crate::image::UnpackLimits,
 ) -> Result<UnpackReport> {
     let work = FileWork::Unpack { destination: destination.into(), limits: limits.clone() };
-    perform(program, map, work, None, Some(reader))?
-        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "image.unpack", "no report of the unpacked layer came"))
+    match perform(program, map, work, None, Some(reader))? {
+        EventBody::Unpacked(report) => Ok(report),
+        _ => Err(wrong_answer()),
+    }
+}
+
+/// Packs the layers of a state directory; see [`archive::write`](crate::archive::write).
+pub(crate) fn pack_layers(program: Option<&Path>, map: &IdentityMap, state: &Path) -> Result<Archive> {
+    match perform(program, map, FileWork::PackLayers { state: state.into() }, None, None)? {
+        EventBody::Packed(archive) => Ok(archive),
+        _ => Err(wrong_answer()),
+    }
+}
+
+/// Unpacks the archive of a state directory; see [`archive::unpack`](crate::archive::unpack).
+pub(crate) fn unpack_layers(program: Option<&Path>, map: &IdentityMap, state: &Path) -> Result<()> {
+    perform(program, map, FileWork::UnpackLayers { state: state.into() }, None, None).map(drop)
+}
+
+/// Copies a layer with its owners; see [`layer::copy`](crate::layer::copy).
+pub(crate) fn copy_layer(program: Option<&Path>, map: &IdentityMap, from: &Path, to: &Path) -> Result<()> {
+    let work = FileWork::CopyLayer { from: from.into(), to: to.into() };
+    perform(program, map, work, None, None).map(drop)
+}
+
+/// Merges layers, the lowest first, for the caller to read; see [`layer::merge`](crate::layer::merge).
+pub(crate) fn merge_layers(
+    program: Option<&Path>,
+    map: &IdentityMap,
+    layers: &[PathBuf],
+    to: &Path,
+) -> Result<()> {
+    let layers = layers.iter().map(|layer| layer.as_path().into()).collect();
+    perform(program, map, FileWork::MergeLayers { layers, to: to.into() }, None, None).map(drop)
+}
+
+fn wrong_answer() -> Error {
+    Error::new(ErrorKind::Corrupt, "files.namespace", "the helper gave a wrong answer")
+}
+
+/// The ids that the files in a sandbox's layers may have, when they are not all the caller's or root's.
+pub(crate) fn owners_of(record: &Record) -> Option<IdentityMap> {
+    if rustix::process::geteuid().is_root() {
+        return None;
+    }
+    record.image.as_ref().and_then(|_| subordinate())
 }
 
 /// The caller's subordinate ids, when it has some.
@@ -66,7 +112,7 @@ fn perform(
     work: FileWork,
     base: Option<OwnedFd>,
     reader: Option<&mut (dyn Read + Send)>,
-) -> Result<Option<UnpackReport>> {
+) -> Result<EventBody> {
     let failed = |what: &'static str| {
         move |error: io::Error| Error::io("files.namespace", format!("cannot {what}"), error)
     };
@@ -105,10 +151,8 @@ fn perform(
         return Err(Error::io("image.unpack", "cannot read the layer", error));
     }
     match answer.map_err(failed("hear from the helper"))? {
-        EventBody::Done => Ok(None),
-        EventBody::Unpacked(report) => Ok(Some(report)),
         EventBody::Refused(refusal) => Err(crate::link::refusal_error("files.namespace", &refusal)),
-        _ => Err(Error::new(ErrorKind::Corrupt, "files.namespace", "the helper gave a wrong answer")),
+        answer => Ok(answer),
     }
 }
 

@@ -3,6 +3,7 @@
 use leasehold_model::BytePath;
 use serde::{Deserialize, Serialize};
 
+use crate::archive::Archive;
 use crate::image::{UnpackLimits, UnpackReport};
 
 /// Ties a reply to its request, on one connection.
@@ -206,6 +207,14 @@ pub(crate) enum FileWork {
     TakeOver { path: BytePath },
     /// Unpacks the archive that comes as a pipe.
     Unpack { destination: BytePath, limits: UnpackLimits },
+    /// Packs the layers in a state directory into its archive.
+    PackLayers { state: BytePath },
+    /// Unpacks the archive in a state directory beside it.
+    UnpackLayers { state: BytePath },
+    /// Copies a layer whose processes are frozen; owners keep their numbers.
+    CopyLayer { from: BytePath, to: BytePath },
+    /// Merges layers, the lowest first; the result belongs to the caller.
+    MergeLayers { layers: Vec<BytePath>, to: BytePath },
 }
 
 /// What pid 1 says.
@@ -228,6 +237,8 @@ pub(crate) enum EventBody {
     Done,
     /// A layer was unpacked.
     Unpacked(UnpackReport),
+    /// The layers were packed.
+    Packed(Archive),
     /// The request was not done.
     Refused(Refusal),
     /// The command runs. The master side of its terminal comes with it, if it has one.

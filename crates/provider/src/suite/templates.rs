@@ -5,13 +5,17 @@ use std::sync::Arc;
 use leasehold_model::{ErrorKind, Result, RootSource};
 
 use super::case::declare_cases;
-use super::workbench::{Workbench, exists, name, noise, read, refused, same_bytes, stdout, write};
+use super::workbench::{
+    Workbench, exists, exited, name, noise, read, refused, same_bytes, start, stdout, until, write,
+};
+use crate::sandbox::Sandbox;
 
 declare_cases! {
     a_template_carries_the_files_into_new_sandboxes: [Templates], "capture freezes the file system, the workspace included, and others start from it";
     sandboxes_of_one_template_are_independent: [Templates], "what one changes, neither the template nor another sees";
     a_template_outlives_its_sandbox: [Templates], "a template needs no sandbox, a sandbox no template";
     templates_are_listed_and_removed: [Templates], "listing and idempotent removal";
+    f67_a_fork_of_a_busy_sandbox_has_every_acknowledged_write: [Fork, Pause], "F67: a fork in the middle of writes is one moment of the file system, and the writer goes on";
     a_fork_has_the_files_and_goes_its_own_way: [Fork], "fork copies the file system as it is now; both go on alone";
 }
 
@@ -82,6 +86,41 @@ async fn templates_are_listed_and_removed(bench: Arc<Workbench>) -> Result<()> {
     let mut spec = bench.spec();
     spec.root = RootSource::Template(template);
     refused(bench.provider().create(spec).await, ErrorKind::NotFound, "create from a removed template");
+    Ok(())
+}
+
+async fn f67_a_fork_of_a_busy_sandbox_has_every_acknowledged_write(bench: Arc<Workbench>) -> Result<()> {
+    const WRITER: &str = "mkdir made; for i in $(seq 1 5000); do [ -e end ] && exit 0; \
+        echo $i > made/$i; echo $i > next; mv next last; sleep 0.01; done";
+    let sandbox = bench.sandbox().await?;
+    let last = async |sandbox: &Arc<dyn Sandbox>| -> Result<usize> {
+        if !exists(sandbox, "last").await? {
+            return Ok(0);
+        }
+        let text = String::from_utf8(read(sandbox, "last").await?).expect("digits");
+        Ok(text.trim().parse().expect("a number"))
+    };
+    let execution = start(&sandbox, WRITER).await?;
+    until(|| async { Ok(last(&sandbox).await? > 10) }).await?;
+    let bytes = noise(200_000);
+    write(&sandbox, "acknowledged", &bytes).await?;
+    let before = last(&sandbox).await?;
+    let fork = sandbox.fork(name()).await?;
+    let reached = last(&sandbox).await?;
+    // The writer never noticed.
+    until(|| async { Ok(last(&sandbox).await? > reached + 5) }).await?;
+    write(&sandbox, "end", b"").await?;
+    exited(&execution.control.verdict().await, 0);
+
+    same_bytes(&read(&fork, "acknowledged").await?, &bytes, "a file written before the fork");
+    let number = last(&fork).await?;
+    assert!(number >= before, "{before} was acknowledged before the fork, which knows of {number}");
+    let made = fork.files().list("made".as_ref()).await?.len();
+    assert!((number..=number + 1).contains(&made), "{made} files, of which {number} are acknowledged");
+    for number in 1..=number {
+        assert_eq!(read(&fork, format!("made/{number}")).await?, format!("{number}\n").into_bytes());
+    }
+    assert!(!exists(&fork, "end").await?, "the fork follows the sandbox it was made from");
     Ok(())
 }
 
