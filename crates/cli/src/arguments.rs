@@ -13,6 +13,8 @@ Examples:
   leasehold run --network host -- curl example.org with the host's network
   leasehold run --timeout 10m --memory 2G -- make  with bounds
 
+What the command changed is kept until you decide: `leasehold changes --help` tells how.
+
 Exit status: the command's own; 128+n when signal n ended it; 124 when its time was up; 125 when
 Leasehold itself failed; 126 when the command can't be executed; 127 when it is not there.";
 
@@ -87,10 +89,10 @@ pub(crate) struct SandboxOptions {
     /// Start from a container image: an OCI layout directory, an archive, or a registry reference
     #[arg(long, value_name = "IMAGE")]
     pub(crate) image: Option<String>,
-    /// Show a path of this machine inside, read-only unless :rw is added
+    /// Show a path of this machine inside, read-only; with :rw the command changes the host's own files
     #[arg(long, value_name = "PATH[:ro|rw]")]
     pub(crate) expose: Vec<Exposure>,
-    /// What the sandbox can reach: none or host
+    /// What the sandbox can reach: none, or host (all that this machine can, its own services included)
     #[arg(long, value_name = "POLICY", default_value = "none")]
     pub(crate) network: NetworkPolicy,
     /// Set a variable inside; with a name alone, pass the one that is set here
@@ -108,10 +110,10 @@ pub(crate) struct SandboxOptions {
     /// Bound processor time, such as 2 or 0.5 processors
     #[arg(long, value_name = "NUMBER")]
     pub(crate) cpus: Option<CpuQuota>,
-    /// Bound the number of processes and threads
+    /// Bound the number of processes and threads [default: 4096]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pids: Option<u32>,
-    /// Bound what can be written, in bytes; the files then live in memory
+    /// Bound what can be written, such as 512M or 2G; the files then live in memory
     #[arg(long, value_name = "SIZE")]
     pub(crate) disk: Option<ByteSize>,
     /// Name the sandbox

@@ -23,6 +23,10 @@ impl Failure {
             ErrorKind::NotFound => 127,
             _ => 126,
         };
+        let error = match (status, error.hint()) {
+            (127, None) => error.with_hint("check its name, or show where it is with `--expose PATH`"),
+            _ => error,
+        };
         Self { error, status }
     }
 
@@ -42,7 +46,15 @@ impl Failure {
         let mut lines = text.lines();
         let message: Vec<&str> = lines.by_ref().take_while(|line| !line.is_empty()).map(str::trim).collect();
         let message = message.join(" ");
-        let error = Error::invalid("arguments.parse", message.strip_prefix("error: ").unwrap_or(&message));
+        let message = match own_error(usage) {
+            Some(error) => {
+                let argument =
+                    usage.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+                format!("{}: {error}", argument.split(' ').next().unwrap_or_default())
+            }
+            None => message.strip_prefix("error: ").unwrap_or(&message).to_owned(),
+        };
+        let error = Error::invalid("arguments.parse", message);
         Err(error.with_hint(usage_hint(usage, lines)).into())
     }
 
@@ -59,10 +71,14 @@ impl Failure {
     }
 }
 
+/// The failure of a value's own parser.
+fn own_error(usage: &clap::Error) -> Option<&Error> {
+    usage.source()?.downcast_ref()
+}
+
 /// What to write instead: what the value's own parser says, what comes closest, or where the help is.
 fn usage_hint<'a>(usage: &clap::Error, rest: impl Iterator<Item = &'a str>) -> String {
-    let own = usage.source().and_then(|source| source.downcast_ref::<Error>());
-    if let Some(hint) = own.and_then(Error::hint) {
+    if let Some(hint) = own_error(usage).and_then(Error::hint) {
         return hint.to_owned();
     }
     let mut usage_line = None;
@@ -79,7 +95,7 @@ fn usage_hint<'a>(usage: &clap::Error, rest: impl Iterator<Item = &'a str>) -> S
                 && !unknown.starts_with('-')
                 && line.contains(" -- <COMMAND>") =>
         {
-            let program = line.split(" [").next().unwrap_or(line);
+            let program = line.split(" -- ").next().unwrap_or(line).replace(" [OPTIONS]", "");
             format!("write `--` before the command: `{program} -- {unknown} ...`")
         }
         Some(line) => format!("write `{line}`"),

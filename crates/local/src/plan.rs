@@ -278,7 +278,8 @@ fn layer_name(path: &Path) -> String {
     format!("tree-{hash:016x}")
 }
 
-/// The top of an overlay shows the mode of its upper layer, so that gets the mode of what lies below.
+/// The top of an overlay shows the mode and times of its upper layer, so that gets those of what lies
+/// below, until something in it changes.
 fn copy_top_mode(overlay: &OverlayPlan, state: &Path) -> Result<()> {
     let Some(lower) = overlay.lower.first() else {
         return Ok(());
@@ -289,7 +290,13 @@ fn copy_top_mode(overlay: &OverlayPlan, state: &Path) -> Result<()> {
         if !metadata.is_dir() {
             return Err(std::io::ErrorKind::NotADirectory.into());
         }
-        fs::set_permissions(&upper, metadata.permissions())
+        fs::set_permissions(&upper, metadata.permissions())?;
+        if fs::read_dir(&upper)?.next().is_none() {
+            let times =
+                fs::FileTimes::new().set_accessed(metadata.accessed()?).set_modified(metadata.modified()?);
+            fs::File::open(&upper)?.set_times(times)?;
+        }
+        Ok(())
     };
     copy().map_err(|error| {
         let error = Error::io("sandbox.layers", format!("cannot use {}", lower.display()), error);

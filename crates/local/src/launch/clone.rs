@@ -136,6 +136,7 @@ impl Child<'_> {
     }
 
     fn try_become_init(&self) -> i32 {
+        self.close_all_others();
         let mapped = match self.maps {
             Some((users, groups)) => {
                 write_file(c"/proc/self/setgroups", b"deny")
@@ -174,6 +175,30 @@ impl Child<'_> {
             );
         }
         105
+    }
+}
+
+impl Child<'_> {
+    /// Lets go of everything else that this process had open. Above all of the other end of the gate: a
+    /// child that holds it itself would wait for ever once the host's process is killed.
+    fn close_all_others(&self) {
+        let mut kept = [self.program, self.connection, self.gate, self.nothing].map(RawFd::unsigned_abs);
+        kept.sort_unstable();
+        let mut first = 0;
+        for descriptor in kept {
+            if descriptor > first {
+                close_range(first, descriptor - 1);
+            }
+            first = descriptor + 1;
+        }
+        close_range(first, u32::MAX);
+    }
+}
+
+fn close_range(first: u32, last: u32) {
+    // SAFETY: plain numbers; the descriptors are this process's own copies, and none is used again.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, first, last, 0);
     }
 }
 
