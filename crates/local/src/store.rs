@@ -22,11 +22,13 @@ const SKELETON: &[(&str, u32)] = &[
     ("dev", 0o755),
     ("etc", 0o755),
     ("home", 0o755),
+    ("media", 0o755),
     ("mnt", 0o755),
     ("opt", 0o755),
     ("proc", 0o555),
     ("root", 0o700),
     ("run", 0o755),
+    ("run/lock", 0o1777),
     ("srv", 0o755),
     ("sys", 0o555),
     ("tmp", 0o1777),
@@ -37,6 +39,8 @@ const SKELETON: &[(&str, u32)] = &[
     ("var/log", 0o755),
     ("var/tmp", 0o1777),
 ];
+/// The links beside them: where older programs look for run-time files and locks.
+const SKELETON_LINKS: [(&str, &str); 2] = [("var/run", "/run"), ("var/lock", "/run/lock")];
 
 /// The data directory of one user.
 #[derive(Debug, Clone)]
@@ -98,6 +102,10 @@ impl Store {
             fs::set_permissions(&path, fs::Permissions::from_mode(*mode))
                 .map_err(cannot("set the mode of", &path))?;
         }
+        for (path, target) in SKELETON_LINKS {
+            let path = scratch.join(path);
+            std::os::unix::fs::symlink(target, &path).map_err(cannot("make the link", &path))?;
+        }
         match fs::rename(&scratch, &skeleton) {
             Err(error) if !skeleton.is_dir() => Err(cannot("make", &skeleton)(error)),
             Err(_) => file_work::remove_tree(None, &scratch),
@@ -117,7 +125,7 @@ impl Store {
 
     /// The tree that a sandbox on the host's own files starts from. Its name changes with its content.
     pub(crate) fn skeleton(&self) -> PathBuf {
-        self.root.join("skeleton-1")
+        self.root.join("skeleton-2")
     }
 
     /// Where sandboxes are.
@@ -377,4 +385,22 @@ fn is_locked(directory: &Path, name: &str) -> bool {
     };
     // A shared lock that is let go at once: two askers don't see each other.
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_starts_with_the_places_for_run_time_files_and_locks() {
+        let data = tempfile::tempdir().unwrap();
+        let skeleton = Store::open(data.path()).unwrap().skeleton();
+        for (path, target) in SKELETON_LINKS {
+            assert_eq!(fs::read_link(skeleton.join(path)).unwrap(), Path::new(target));
+        }
+        for (path, mode) in [("tmp", 0o1777), ("var/tmp", 0o1777), ("run/lock", 0o1777)] {
+            let found = fs::metadata(skeleton.join(path)).unwrap().permissions().mode();
+            assert_eq!(found & 0o7777, mode, "{path}");
+        }
+    }
 }

@@ -95,21 +95,10 @@ impl System for Linux {
     }
 
     fn make_directory(&self, root: BorrowedFd<'_>, path: &Path, mode: u32) -> io::Result<()> {
-        match rustix::fs::mkdirat(root, path, Mode::from_raw_mode(mode)) {
-            // The common case: one new directory whose parent is no link.
-            Ok(()) if path.components().count() == 1 => {
-                return Ok(rustix::fs::chmodat(
-                    root,
-                    path,
-                    Mode::from_raw_mode(mode),
-                    rustix::fs::AtFlags::empty(),
-                )?);
-            }
-            _ => {}
-        }
         let mut directory = Self::open_in_root(root, Path::new("."), OFlags::PATH)?;
         let mut walked = std::path::PathBuf::new();
-        for component in path.components() {
+        let count = path.components().count();
+        for (position, component) in path.components().enumerate() {
             let Component::Normal(name) = component else {
                 continue;
             };
@@ -117,7 +106,10 @@ impl System for Linux {
             directory = match Self::open_in_root(root, &walked, OFlags::PATH | OFlags::DIRECTORY) {
                 Ok(next) => next,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    rustix::fs::mkdirat(&directory, name, Mode::from_raw_mode(0o755))?;
+                    let mode = Mode::from_raw_mode(if position + 1 == count { mode } else { 0o755 });
+                    rustix::fs::mkdirat(&directory, name, mode)?;
+                    // Whatever the umask took away.
+                    rustix::fs::chmodat(&directory, name, mode, rustix::fs::AtFlags::empty())?;
                     Self::open_in_root(root, &walked, OFlags::PATH | OFlags::DIRECTORY)?
                 }
                 Err(error) => return Err(error),
@@ -185,4 +177,26 @@ pub(crate) fn descriptor_path(descriptor: BorrowedFd<'_>) -> String {
 /// A path as a C string; a NUL inside is an input error.
 pub(crate) fn c_string(bytes: impl AsRef<std::ffi::OsStr>) -> io::Result<CString> {
     CString::new(bytes.as_ref().as_bytes()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Shared memory at `/dev/shm` could once be written by its owner alone.
+    #[test]
+    fn a_nested_directory_has_the_mode_that_was_asked_for_whatever_the_umask() {
+        let root = tempfile::tempdir().unwrap();
+        let place = Linux.open_place(root.path()).unwrap();
+        Linux.make_directory(place.as_fd(), Path::new("dev/shm"), 0o1777).unwrap();
+        let mode =
+            |path: &str| std::fs::metadata(root.path().join(path)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode("dev"), mode("dev/shm")), (0o755, 0o1777));
+        // One that is there keeps its own.
+        Linux.make_directory(place.as_fd(), Path::new("dev/shm"), 0o700).unwrap();
+        assert_eq!(mode("dev/shm"), 0o1777);
+    }
 }
