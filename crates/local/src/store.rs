@@ -394,7 +394,7 @@ mod tests {
     #[test]
     fn a_sandbox_starts_with_the_places_for_run_time_files_and_locks() {
         let data = tempfile::tempdir().unwrap();
-        let skeleton = Store::open(data.path()).unwrap().skeleton();
+        let skeleton = Store::open(data.path(), None).unwrap().skeleton();
         for (path, target) in SKELETON_LINKS {
             assert_eq!(fs::read_link(skeleton.join(path)).unwrap(), Path::new(target));
         }
