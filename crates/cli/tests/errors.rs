@@ -1,4 +1,5 @@
 //! Failures of Leasehold itself: one message, at most one hint, and 125 or what a shell would give.
+#![allow(clippy::unwrap_used, reason = "what the tests share is as much a test as they are")]
 
 mod front_door;
 

@@ -1,4 +1,5 @@
 //! Sandboxes that are kept, and the commands that use them.
+#![allow(clippy::unwrap_used, reason = "what the tests share is as much a test as they are")]
 
 mod front_door;
 

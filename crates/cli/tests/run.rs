@@ -1,4 +1,9 @@
 //! `leasehold run`: streams, exit statuses and options.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "what the tests share is as much a test as they are"
+)]
 
 mod front_door;
 
