@@ -4,6 +4,7 @@
 //! variant of [`Task`] and an arm of [`Task::run`].
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "what a task prints is its result")]
 
+mod bench;
 mod check;
 mod setup;
 mod subprocess;
@@ -31,6 +32,8 @@ enum Task {
     Check(check::Options),
     /// Set up, check, and run all tests; as root, a second time as a normal user.
     Test(test::Options),
+    /// Measure speed and memory beside what else does the same; see SPECIFICATION.md.
+    Bench(bench::Options),
 }
 
 impl Task {
@@ -39,6 +42,7 @@ impl Task {
             Self::Setup(options) => setup::run(options),
             Self::Check(options) => check::run(options),
             Self::Test(options) => test::run(options),
+            Self::Bench(options) => bench::run(options),
         }
     }
 }
