@@ -155,6 +155,8 @@ def main():
     # A target directory elsewhere would lie outside the workspace.
     os.environ.pop("CARGO_TARGET_DIR", None)
     work, leasehold = given.work.resolve(), given.leasehold.resolve()
+    # What the tests change is kept until it is discarded: here, not among the user's own changes.
+    os.environ["LEASEHOLD_DATA_DIR"] = str(work / "leasehold")
     same = [compare(name, projects[name], work, leasehold) for name in given.projects or projects]
     sys.exit(0 if all(same) else 1)
 
