@@ -12,7 +12,24 @@ use super::{Owners, cannot};
 use leasehold_model::Result;
 
 const OPAQUE: &[u8] = b"user.overlay.opaque";
+/// Says that the overlay copied the entry up from what lies below its layer.
+const ORIGIN: &[u8] = b"user.overlay.origin";
 const MARKED_DELETION: &[u8] = b"user.overlay.whiteout";
+
+/// Where a directory that a layer holds came from first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// From what lies below all layers: it may be marked as copied up.
+    BelowAll,
+    /// From a lower layer: to what lies below all, it is new.
+    LowerLayer,
+}
+
+impl Origin {
+    fn below_all_if(condition: bool) -> Self {
+        if condition { Self::BelowAll } else { Self::LowerLayer }
+    }
+}
 
 /// One directory on the way down.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +40,8 @@ struct Level {
     hides: bool,
     /// Whether empty files in it may be marked as deletions.
     has_marks: bool,
+    /// Where it came from first.
+    origin: Origin,
 }
 
 struct Merging {
@@ -43,7 +62,7 @@ pub(crate) fn merge(layers: &[(PathBuf, Owners)], to: &Path) -> Result<()> {
             let writer = Writer::new(to, super::waiting_room(to), owners.are_kept())?;
             let mark = |name| writer_mark(&writer, name);
             let hides = mark(OPAQUE)?.as_deref() == Some(b"y");
-            let root = Level { is_new: false, hides, has_marks: false };
+            let root = Level { is_new: false, hides, has_marks: false, origin: Origin::BelowAll };
             read(layer, owners.read_options(), &mut Merging { writer, levels: vec![root] })?;
         }
         Ok(())
@@ -58,7 +77,8 @@ fn writer_mark(writer: &Writer, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
 
 impl Merging {
     fn level(&self) -> Level {
-        self.levels.last().copied().unwrap_or(Level { is_new: false, hides: false, has_marks: false })
+        let root = Level { is_new: false, hides: false, has_marks: false, origin: Origin::BelowAll };
+        self.levels.last().copied().unwrap_or(root)
     }
 
     /// Makes room for a name of this layer.
@@ -85,13 +105,16 @@ impl Sink for Merging {
             Some(FileType::Directory) if !hides => {
                 self.writer.enter_existing(name)?;
                 let hides = writer_mark(&self.writer, OPAQUE)?.as_deref() == Some(b"y");
-                Level { is_new: false, hides, has_marks }
+                // What a lower layer made was copied up from there, and is new to what lies below all.
+                let origin = Origin::below_all_if(writer_mark(&self.writer, ORIGIN)?.is_some());
+                Level { is_new: false, hides, has_marks, origin }
             }
             below => {
                 self.replace(name)?;
                 self.writer.enter_new(name)?;
                 // A file or a deletion below ends the way down: what lies still lower stays hidden.
-                Level { is_new: true, hides: hides || below.is_some(), has_marks }
+                let origin = Origin::below_all_if(below.is_none());
+                Level { is_new: true, hides: hides || below.is_some(), has_marks, origin }
             }
         };
         self.levels.push(level);
@@ -103,6 +126,9 @@ impl Sink for Merging {
         let mut attributes = attributes.clone();
         // Marked deletions became plain ones.
         attributes.extended.retain(|(name, value)| name != OPAQUE || value == b"y");
+        if level.origin == Origin::LowerLayer {
+            attributes.extended.retain(|(name, _)| name != ORIGIN);
+        }
         if level.hides && attributes.extended(OPAQUE).is_none() {
             attributes.extended.push((OPAQUE.to_vec(), b"y".to_vec()));
         }
@@ -116,12 +142,19 @@ impl Sink for Merging {
         attributes: &Attributes,
         shared: Option<Shared>,
     ) -> io::Result<()> {
+        let mut attributes = attributes.clone();
+        if !self.level().is_new
+            && attributes.extended(ORIGIN).is_some()
+            && self.writer.made_here(name, ORIGIN)?
+        {
+            attributes.extended.retain(|(name, _)| name != ORIGIN);
+        }
         self.replace(name)?;
         if self.level().has_marks && content.size == 0 && attributes.extended(MARKED_DELETION).is_some() {
-            let plain = Attributes { mode: 0, extended: Vec::new(), ..attributes.clone() };
+            let plain = Attributes { mode: 0, extended: Vec::new(), ..attributes };
             return self.writer.node(name, &Node::WHITEOUT, &plain, None);
         }
-        self.writer.file(name, content, attributes, shared)
+        self.writer.file(name, content, &attributes, shared)
     }
 
     fn node(

@@ -176,3 +176,47 @@ fn what_lies_higher_hides_what_lies_below() {
     fs::set_permissions(low.join("kept"), fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(read("low/kept/old"), "low");
 }
+
+#[test]
+fn only_what_lies_below_all_layers_counts_as_copied_up() {
+    let place = place();
+    let path = |name: &str| place.path().join(name);
+    let copy_up = |name: &str| {
+        rustix::fs::setxattr(path(name), "user.overlay.origin", b"handle", XattrFlags::empty()).unwrap();
+    };
+    for layer in ["low", "high"] {
+        for directory in ["base-directory", "made-directory"] {
+            fs::create_dir_all(path(layer).join(directory)).unwrap();
+        }
+        for file in ["base-directory/base", "made-directory/made", "made"] {
+            fs::write(path(layer).join(file), layer).unwrap();
+        }
+    }
+    fs::write(path("high/base-directory/only-high"), "high").unwrap();
+    copy_up("low/base-directory");
+    copy_up("low/base-directory/base");
+    for name in [
+        "base-directory",
+        "base-directory/base",
+        "base-directory/only-high",
+        "made-directory",
+        "made-directory/made",
+        "made",
+    ] {
+        copy_up(&format!("high/{name}"));
+    }
+    fs::set_permissions(path("low/made"), fs::Permissions::from_mode(0o000)).unwrap();
+    let layers = ["low", "high"].map(|layer| (path(layer), Owners::Caller));
+    merge(&layers, &path("merged")).unwrap();
+    let is_copied_up = |name: &str| {
+        rustix::fs::getxattr(path("merged").join(name), "user.overlay.origin", &mut [0; 16][..]).is_ok()
+    };
+    for name in ["base-directory", "base-directory/base", "base-directory/only-high"] {
+        assert!(is_copied_up(name), "{name}");
+    }
+    for name in ["made-directory", "made-directory/made", "made"] {
+        assert!(!is_copied_up(name), "{name}");
+        assert!(path("merged").join(name).exists());
+    }
+    fs::set_permissions(path("low/made"), fs::Permissions::from_mode(0o600)).unwrap();
+}

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, linkat, makedev, mkdirat, mknodat, openat, renameat};
 use rustix::io::Errno;
 
-use super::attributes::Attributes;
+use super::attributes::{Attributes, Status};
 use super::content;
 use super::reader::{Content, Node, Shared, Sink};
 use crate::descent::Descent;
@@ -164,6 +164,26 @@ impl Writer {
         }
         let is_link = matches!(node, Node::Symlink(_));
         attributes.apply_to_name(parent, name, is_link, self.owners)
+    }
+
+    /// Whether a regular file is at a name that does not have a mark. The file is about to be replaced,
+    /// so its mode may change.
+    pub(super) fn made_here(&self, name: &[u8], mark: &[u8]) -> io::Result<bool> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let place = match openat(self.current(), name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(false),
+            other => other?,
+        };
+        if Status::of(&place)?.kind != FileType::RegularFile {
+            return Ok(false);
+        }
+        let path = descriptor_path(place.as_fd());
+        rustix::fs::chmodat(CWD, &path, Mode::RUSR, AtFlags::empty())?;
+        match rustix::fs::getxattr(&path, mark, &mut [0_u8; 256][..]) {
+            Ok(_) | Err(Errno::RANGE) => Ok(false),
+            Err(Errno::NODATA | Errno::NOTSUP) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Removes what is at a name, with all it holds.
