@@ -243,7 +243,11 @@ impl Planner<'_> {
         let mut mapped = vec![self.mounts.state.clone()];
         let overlays = std::iter::once(&self.mounts.root).chain(&self.mounts.overlays);
         let lower = overlays.flat_map(|overlay| &overlay.lower).filter(|path| path.as_os_str() != "/etc");
+        // However many layers lie upon each other, the places that hold them all are few: each is a
+        // descriptor in one message.
+        let holders = ["templates", "images/layers"].map(|part| BytePath(self.input.store.root().join(part)));
         for path in lower.chain(self.mounts.exposures.iter().map(|shared| &shared.source)) {
+            let path = holders.iter().find(|holder| path.starts_with(holder)).unwrap_or(path);
             if !mapped.contains(path) {
                 mapped.push(path.clone());
             }

@@ -18,8 +18,8 @@ use serde::de::DeserializeOwned;
 /// The largest message: room for a megabyte-sized argument list and environment, and a bound on what
 /// a hostile peer can make us hold.
 pub(crate) const LARGEST_MESSAGE: usize = 16 << 20;
-/// The most descriptors one frame may carry.
-pub(crate) const MOST_DESCRIPTORS: usize = 16;
+/// The most descriptors one frame may carry: as root, each exposed path and toolchain is one.
+pub(crate) const MOST_DESCRIPTORS: usize = 64;
 const HEADER: usize = 5;
 
 fn corrupt(what: &str) -> io::Error {

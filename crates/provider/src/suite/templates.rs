@@ -17,6 +17,7 @@ declare_cases! {
     templates_are_listed_and_removed: [Templates], "listing and idempotent removal";
     f67_a_fork_of_a_busy_sandbox_has_every_acknowledged_write: [Fork, Pause], "F67: a fork in the middle of writes is one moment of the file system, and the writer goes on";
     a_fork_has_the_files_and_goes_its_own_way: [Fork], "fork copies the file system as it is now; both go on alone";
+    twelve_generations_of_forks: [Fork], "a fork of a fork of a fork holds what each of them wrote";
 }
 
 async fn a_template_carries_the_files_into_new_sandboxes(bench: Arc<Workbench>) -> Result<()> {
@@ -142,5 +143,19 @@ async fn a_fork_has_the_files_and_goes_its_own_way(bench: Arc<Workbench>) -> Res
     sandbox.delete().await?;
     assert_eq!(stdout(&fork, "cat file d/file").await?, "fork\ndeep\n");
     refused(fork.fork(name).await, ErrorKind::AlreadyExists, "a fork by a taken name");
+    Ok(())
+}
+
+async fn twelve_generations_of_forks(bench: Arc<Workbench>) -> Result<()> {
+    let mut sandbox = bench.sandbox().await?;
+    for generation in 0..12 {
+        stdout(&sandbox, &format!("echo {generation} >> file")).await?;
+        let fork = sandbox.fork(name()).await?;
+        sandbox.delete().await?;
+        sandbox = fork;
+    }
+    let expected: Vec<String> = (0..12).map(|generation| generation.to_string()).collect();
+    assert_eq!(stdout(&sandbox, "cat file").await?.trim_end(), expected.join("\n"));
+    sandbox.delete().await?;
     Ok(())
 }

@@ -9,22 +9,23 @@ use super::{Building, StepError, Subject};
 
 pub(super) fn run(building: &mut Building<'_>) -> Result<(), StepError> {
     let mounts = &building.plan.mounts;
-    let overlays = std::iter::once(&mounts.root).chain(&mounts.overlays);
-    let lower = overlays.flat_map(|overlay| overlay.lower.iter());
-    let shared = mounts.system.iter().chain(&mounts.exposures).map(|tree| &tree.source);
-    for path in std::iter::once(&mounts.state).chain(lower).chain(shared).chain(&mounts.mapped) {
-        if !building.places.contains_key::<std::path::Path>(path) {
-            let hint = "check that it exists and that you may read it";
-            let place = building.system.open_place(path).on(path.display(), hint)?;
-            building.places.insert(path.to_path_buf(), place);
-        }
-    }
+    let hint = "check that it exists and that you may read it";
     let mapped: Vec<(PathBuf, _)> =
         mounts.mapped.iter().map(|path| path.to_path_buf()).zip(building.mapped.drain(..)).collect();
     for (path, tree) in mapped {
-        let place = building.place(&path)?;
-        building.system.attach(tree.as_fd(), place).on(path.display(), "run `leasehold doctor`")?;
+        let place = building.system.open_place(&path).on(path.display(), hint)?;
+        building.system.attach(tree.as_fd(), place.as_fd()).on(path.display(), "run `leasehold doctor`")?;
         building.places.insert(path, tree);
+    }
+    // Places inside a mapped tree are found in it, since it lies over its own place by now.
+    let overlays = std::iter::once(&mounts.root).chain(&mounts.overlays);
+    let lower = overlays.flat_map(|overlay| overlay.lower.iter());
+    let shared = mounts.system.iter().chain(&mounts.exposures).map(|tree| &tree.source);
+    for path in std::iter::once(&mounts.state).chain(lower).chain(shared) {
+        if !building.places.contains_key::<std::path::Path>(path) {
+            let place = building.system.open_place(path).on(path.display(), hint)?;
+            building.places.insert(path.to_path_buf(), place);
+        }
     }
     Ok(())
 }
