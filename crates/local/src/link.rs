@@ -206,6 +206,7 @@ pub(crate) fn refusal_error(operation: &'static str, refusal: &Refusal) -> Error
     let source = io::Error::from_raw_os_error(refusal.errno);
     match refusal.errno {
         libc::ESHUTDOWN => Error::new(ErrorKind::Conflict, operation, message),
+        libc::EOPNOTSUPP => Error::unsupported(operation, message),
         libc::EAGAIN | libc::ENFILE | libc::EMFILE => Error::new(ErrorKind::LimitExceeded, operation, message)
             .with_source(source)
             .with_hint("the sandbox is at its limit of processes; raise it with --pids"),

@@ -112,7 +112,7 @@ pub(super) fn spawn(
                 "user {} can't be used: this sandbox has one user id, {}",
                 account.user, plan.owner.0
             ),
-            errno: libc::EINVAL,
+            errno: libc::EOPNOTSUPP,
             about_program: false,
         });
     }
