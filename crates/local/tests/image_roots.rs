@@ -112,7 +112,7 @@ impl Bench {
             RootSource::Image(ImageReference(self.directory.path().join("image").display().to_string()));
         spec.user = user;
         let source = self.directory.path().join("workspace");
-        spec.workspace = workspace.then(|| WorkspaceSpec { target: "/work".into(), source: Some(source) });
+        spec.workspace = workspace.then(|| WorkspaceSpec { target: "/project".into(), source: Some(source) });
         self.provider.create(spec).await.unwrap()
     }
 }
@@ -180,8 +180,8 @@ async fn files_of_other_inner_users_reach_the_host_and_leave_nothing_behind() {
         return;
     }
     let sandbox = bench.sandbox(Some(ROOT), true).await;
-    let line = "mkdir /work/closed /tmp/closed; echo kept > /work/closed/file; \
-                chown -R 1000 /work/closed /tmp/closed; chmod 600 /work/closed/file; chmod 700 /work/closed /tmp/closed";
+    let line = "mkdir /project/closed /tmp/closed; echo kept > /project/closed/file; \
+                chown -R 1000 /project/closed /tmp/closed; chmod 600 /project/closed/file; chmod 700 /project/closed /tmp/closed";
     output(&sandbox, line).await;
     bench.provider.end(sandbox.id()).await.unwrap();
     let changes = bench.provider.changes(sandbox.id()).await.unwrap().unwrap();
@@ -205,14 +205,14 @@ async fn files_of_other_inner_users_are_archived_forked_and_merged_with_their_ow
         return;
     }
     let sandbox = bench.sandbox(Some(ROOT), true).await;
-    let line = "mkdir /work/closed; echo first > /work/closed/file; echo private > /home/app/made; \
-                chown -R 1000 /work/closed /home/app/made; chmod 600 /home/app/made /work/closed/file; \
-                chmod 500 /work/closed; chmod u+s /work/closed/file";
+    let line = "mkdir /project/closed; echo first > /project/closed/file; echo private > /home/app/made; \
+                chown -R 1000 /project/closed /home/app/made; chmod 600 /home/app/made /project/closed/file; \
+                chmod 500 /project/closed; chmod u+s /project/closed/file";
     output(&sandbox, line).await;
-    let look = "stat -c '%n %u:%g %a' /work/closed /work/closed/file /home/app/made; \
-                cat /work/closed/file /home/app/made /home/app/private";
+    let look = "stat -c '%n %u:%g %a' /project/closed /project/closed/file /home/app/made; \
+                cat /project/closed/file /home/app/made /home/app/private";
     let before = output(&sandbox, look).await;
-    assert!(before.contains("/work/closed/file 1000:0 4600\n"), "{before}");
+    assert!(before.contains("/project/closed/file 1000:0 4600\n"), "{before}");
     sandbox.archive().await.unwrap();
     sandbox.start().await.unwrap();
     assert_eq!(output(&sandbox, look).await, before);
@@ -221,7 +221,7 @@ async fn files_of_other_inner_users_are_archived_forked_and_merged_with_their_ow
     assert_eq!(output(&fork, look).await, before);
     output(
         &fork,
-        "echo second > /work/closed/more; chown 7:7 /work/closed/more; chmod 000 /work/closed/more",
+        "echo second > /project/closed/more; chown 7:7 /project/closed/more; chmod 000 /project/closed/more",
     )
     .await;
     bench.provider.end(fork.id()).await.unwrap();
