@@ -113,7 +113,9 @@ impl Block {
             Self::CgroupFreezer => {
                 Necessity::Recommended { lost: "a sandbox cannot be paused, only stopped" }
             }
-            Self::Landlock => Necessity::Recommended { lost: "no second wall behind the mount namespace" },
+            Self::Landlock => Necessity::Recommended {
+                lost: "with `--network host`, abstract unix sockets of the host are in reach (also before Linux 6.12)",
+            },
             Self::Terminals => Necessity::Recommended { lost: "`shell` and `-t` are refused" },
             Self::UserXattrs => {
                 Necessity::Recommended { lost: "commands and images that set extended attributes fail" }
